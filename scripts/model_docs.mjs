@@ -28,6 +28,7 @@ const EXAMPLES = {
   dots1: 'dots.llm1',
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',
+  gpt_oss: 'gpt-oss-20b, gpt-oss-120b ([in bfloat16](#gpt-oss))',
   gpt2: 'GPT-2',
 };
 
@@ -41,6 +42,7 @@ function modelTable() {
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
       ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
       ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
+      ...(keys.includes('swiglu_limit') ? ['sinks of attention'] : []),
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),

@@ -21,7 +21,7 @@ const CASES = {
   'updates that wait for requests in flight': ({ text }) =>
     /partial_rollout=False/.test(text) && /staleness_threshold=(?!0(\.0*)?(\n|$))/.test(text),
   'a model family': ({ model }) =>
-    /qwen-?3\.?5|qwen-?3\.?6|qwen3[-_.]?next|gpt-?oss|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.[56](-air)?(-base)?(\/|$))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
+    /qwen-?3\.?5|qwen-?3\.?6|qwen3[-_.]?next|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.[56](-air)?(-base)?(\/|$))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
       model,
     ) && !/distill/i.test(model),
   'a trainer of its own': ({ program }) =>

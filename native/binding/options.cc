@@ -13,7 +13,7 @@ ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
   constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
   constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kRelu};
+                                       Activation::kRelu, Activation::kClampedSwiglu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned};
   ModelConfig model;
   model.family = dto["family"].string();
@@ -34,12 +34,14 @@ ModelConfig read_model(const Field& dto) {
   model.attention_scale = dto["attentionScale"].number();
   model.attention_softcap = dto["attentionSoftcap"].number();
   model.final_softcap = dto["finalSoftcap"].number();
+  model.attention_sinks = dto["attentionSinks"].boolean();
   model.sliding_windows = dto["slidingWindows"].integers();
   model.qkv_bias = dto["qkvBias"].boolean();
   model.output_bias = dto["outputBias"].boolean();
   model.mlp_bias = dto["mlpBias"].boolean();
   model.gated_mlp = dto["gatedMlp"].boolean();
-  model.activation = kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu"})];
+  model.activation =
+      kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu", "clamped_swiglu"})];
   model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();
@@ -67,7 +69,8 @@ ModelConfig read_model(const Field& dto) {
         moe["correctionBias"].boolean(),
         moe["groups"].integer(),
         moe["topGroups"].integer(),
-        moe["routedScale"].number()};
+        moe["routedScale"].number(),
+        moe["biases"].boolean()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   return model;

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_reference.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/gemm.h"
 
@@ -155,6 +156,19 @@ void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tenso
   out.narrow(0, real, out.size(0) - real).zero_();
 }
 
+// Without sinks.
+void attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
+            const at::Tensor& out, const at::Tensor& lse) {
+  if (const auto* device = flash_attention(spec, q)) {
+    return device->attention_forward(spec, q, kv, segments, out, lse);
+  }
+  if (!on_cpu_threads(q.device())) return attention_forward_reference(spec, q, kv, segments, out, lse);
+  if (simulated(q)) return simulate_forward(spec, q, segments);
+  if (q.scalar_type() == at::kFloat) return forward_cpu<float, float>(spec, q, kv, segments, out, lse);
+  if (operand_type(q) == at::kFloat) return forward_cpu<at::BFloat16, float>(spec, q, kv, segments, out, lse);
+  forward_cpu<at::BFloat16, at::BFloat16>(spec, q, kv, segments, out, lse);
+}
+
 }  // namespace
 
 Segments separate_segments(const std::vector<int64_t>& offsets) {
@@ -189,14 +203,11 @@ at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv) 
 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                        const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
-  if (const auto* device = flash_attention(spec, q)) {
-    return device->attention_forward(spec, q, kv, segments, out, lse);
-  }
-  if (!on_cpu_threads(q.device())) return attention_forward_reference(spec, q, kv, segments, out, lse);
-  if (simulated(q)) return simulate_forward(spec, q, segments);
-  if (q.scalar_type() == at::kFloat) return forward_cpu<float, float>(spec, q, kv, segments, out, lse);
-  if (operand_type(q) == at::kFloat) return forward_cpu<at::BFloat16, float>(spec, q, kv, segments, out, lse);
-  forward_cpu<at::BFloat16, at::BFloat16>(spec, q, kv, segments, out, lse);
+  if (!spec.sinks.defined()) return attend(spec, q, kv, segments, out, lse);
+  const at::Tensor sums =
+      lse.defined() ? lse : at::empty({spec.num_heads, q.size(0)}, q.options().dtype(at::kFloat));
+  attend(spec, q, kv, segments, out, sums);
+  add_sinks(spec, out, sums, real_queries(segments));
 }
 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,

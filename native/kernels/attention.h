@@ -71,18 +71,21 @@ struct AttentionSpec {
   // Query heads per key head in the model of whose heads these are a part: a row's bits are those of the
   // whole. 0: these are all, Q / K.
   int64_t shape_groups = 0;
+  // [Q] attention sinks (kernels/attention_sinks.h); undefined: none.
+  at::Tensor sinks = {};
 };
 
 // q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments'
 // runs, and all their rows as keys. Rows behind the last run (of kv: behind the last segment) belong to none;
-// they give zeros. out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores) is written when
-// defined. A row's result depends on the rows it sees and on its position alone, bitwise: not on how long its
-// sequence is, whether the prefix is shared, which other rows are queries, or what else is packed.
+// they give zeros. out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores and of the sink) is
+// written when defined. A row's result depends on the rows it sees and on its position alone, bitwise: not on
+// how long its sequence is, whether the prefix is shared, which other rows are queries, or what else is
+// packed.
 void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                        const Segments& segments, const at::Tensor& out, const at::Tensor& lse);
 
 // dq [N, Q*D] and dkv [T, 2K*D] are fully overwritten; the second is the part of these queries. Recomputes
-// the probabilities from lse.
+// the probabilities from lse, which has the sinks already: their own gradient is sinks_gradient()'s.
 void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                         const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
                         const Segments& segments, const at::Tensor& dq, const at::Tensor& dkv);

@@ -65,8 +65,10 @@ at::Tensor stacked(const std::vector<at::Tensor>& matrices) {
         matrix.storage_offset() != first.storage_offset() + i * distance)
       return {};
   }
-  return first.as_strided({count, first.size(0), first.size(1)},
-                          {distance, first.stride(0), first.stride(1)});
+  std::vector<int64_t> sizes{count}, strides{distance};
+  sizes.insert(sizes.end(), first.sizes().begin(), first.sizes().end());
+  strides.insert(strides.end(), first.strides().begin(), first.strides().end());
+  return first.as_strided(sizes, strides);
 }
 
 at::Tensor grouped_gemm_reference(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& starts) {

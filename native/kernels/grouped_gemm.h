@@ -24,7 +24,8 @@ at::Tensor grouped_gemm(const at::Tensor& x, const at::Tensor& weights, const at
 void grouped_gemm_transposed(const at::Tensor& a, const at::Tensor& b, const at::Tensor& starts,
                              const at::Tensor& out);
 
-// [E, M, N] over matrices [M, N] that lie in one storage at equal distances; undefined where they do not.
+// [E, M, N] over matrices [M, N] (or vectors: [E, N]) that lie in one storage at equal distances; undefined
+// where they do not.
 at::Tensor stacked(const std::vector<at::Tensor>& matrices);
 
 // Every group's product with all rows, of which its own are kept: for devices without a kernel, and as the

@@ -128,6 +128,7 @@ kernels::ActivationId activation_id(Activation kind) {
     case Activation::kGeluTanh: return kernels::kGeluTanhId;
     case Activation::kRelu: return kernels::kReluId;
     case Activation::kSigmoid: return kernels::kSigmoidId;
+    case Activation::kClampedSwiglu: return kernels::kClampedSwigluId;
   }
   fail(ErrorCode::kInternal, "[ops] unknown activation ", static_cast<int>(kind));
 }

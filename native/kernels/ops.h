@@ -15,7 +15,8 @@
 namespace troupe {
 
 enum class NormKind { kRms, kLayer };
-enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kSigmoid };
+// kClampedSwiglu: of pairs of a gate and an up (gpt-oss), see activation_forward.
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kSigmoid, kClampedSwiglu };
 
 }  // namespace troupe
 
@@ -66,7 +67,9 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
                              const at::Tensor& qk_rstd, const at::Tensor& dq_weight,
                              const at::Tensor& dk_weight);
 
-// out [n, I] = act(x[:, :I]) * x[:, I:2I] when gated (x [n, 2I]), else act(x) (x [n, I]).
+// out [n, I] = act(x[:, :I]) * x[:, I:2I] when gated (x [n, 2I]), else act(x) (x [n, I]). kClampedSwiglu is
+// gated, and its gates are the even columns: g sigmoid(1.702 g) (u + 1) with g = min(x[:, 2i], 7) and
+// u = x[:, 2i + 1] within [-7, 7] (arXiv:2508.10925, section 2.1).
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out);
 
 // dx from dout and x; additionally recomputes out (the forward's result) when defined. dx may alias x.

@@ -23,8 +23,9 @@ struct PagedAttention {
   at::Tensor queries;   // [rows, 2] int32: sequence, positions in all
   int64_t layer_bytes;  // from the start of a page to the layer's first head
   int64_t num_heads, num_kv_heads, head_dim;
-  int64_t window;        // 0 = everything
-  float scale, softcap;  // softcap 0 = off
+  int64_t window;         // 0 = everything
+  float scale, softcap;   // softcap 0 = off
+  at::Tensor sinks = {};  // [Q] float32 (kernels/attention_sinks.h); undefined: none
 };
 
 constexpr int64_t kMaxPagedHeadDim = 256;

@@ -3,6 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
+#include "kernels/cpu/row_kernels.h"
+
 namespace troupe::ops::reference {
 
 namespace {
@@ -68,6 +72,7 @@ at::Tensor act(Activation kind, const at::Tensor& x) {
     case Activation::kGeluTanh: return x * 0.5 * (1.0 + at::tanh(kTanhInner * (x + 0.044715 * x * x * x)));
     case Activation::kRelu: return at::relu(x);
     case Activation::kSigmoid: return at::sigmoid(x);
+    case Activation::kClampedSwiglu: return {};  // of pairs, below
   }
   return {};
 }
@@ -89,8 +94,31 @@ at::Tensor act_slope(Activation kind, const at::Tensor& x) {
       const at::Tensor s = at::sigmoid(x);
       return s * (1.0 - s);
     }
+    case Activation::kClampedSwiglu: return {};
   }
   return {};
+}
+
+// The columns of the clamped SwiGLU.
+struct Pairs {
+  at::Tensor gate, up;  // [n, I], views
+
+  explicit Pairs(const at::Tensor& x)
+      : gate(x.slice(1, 0, std::nullopt, 2)), up(x.slice(1, 1, std::nullopt, 2)) {}
+};
+
+constexpr double kSlope = kernels::kSwigluSlope, kLimit = kernels::kSwigluLimit;
+
+void pairs_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& dx,
+                    const at::Tensor& out) {
+  const Pairs given(x), wanted(dx);
+  const at::Tensor whole = wide(given.gate), factor = wide(given.up), grad = wide(dout);
+  const at::Tensor gate = whole.clamp_max(kLimit), up = factor.clamp(-kLimit, kLimit) + 1.0;
+  const at::Tensor s = at::sigmoid(kSlope * gate), value = gate * s;
+  const at::Tensor slope = s + kSlope * value * (1.0 - s);
+  if (out.defined()) out.copy_(value * up);
+  wanted.gate.copy_((grad * up * slope).masked_fill(whole.gt(kLimit), 0));
+  wanted.up.copy_((grad * value).masked_fill(factor.abs().gt(kLimit), 0));
 }
 
 }  // namespace
@@ -159,6 +187,12 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
 }
 
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out) {
+  if (kind == Activation::kClampedSwiglu) {
+    const Pairs pairs(x);
+    const at::Tensor gate = wide(pairs.gate).clamp_max(kLimit);
+    out.copy_(gate * at::sigmoid(kSlope * gate) * (wide(pairs.up).clamp(-kLimit, kLimit) + 1.0));
+    return;
+  }
   const int64_t width = out.size(1);
   const at::Tensor value = act(kind, wide(x.narrow(1, 0, width)));
   out.copy_(gated ? value * wide(x.narrow(1, width, width)) : value);
@@ -166,6 +200,7 @@ void activation_forward(Activation kind, bool gated, const at::Tensor& x, const 
 
 void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
                          const at::Tensor& dx, const at::Tensor& out) {
+  if (kind == Activation::kClampedSwiglu) return pairs_backward(dout, x, dx, out);
   const int64_t width = dout.size(1);
   const at::Tensor gate = wide(x.narrow(1, 0, width));
   const at::Tensor up = gated ? wide(x.narrow(1, width, width)).clone() : at::Tensor();

@@ -44,6 +44,11 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     q_norm_grad_ = q.grad;
     k_norm_grad_ = k.grad;
   }
+  if (config.attention_sinks) {
+    const Parameter& sinks = store.at(prefix + "attn.sinks");
+    attention_.sinks = sinks.compute;
+    sinks_grad_ = sinks.grad;
+  }
   qkv_ = qkv_projection(store, config, prefix + "attn");
   value_dim_ = config.value_dim();
   attn_out_ = Linear(store, prefix + "attn.out");

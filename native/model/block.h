@@ -125,6 +125,8 @@ class Block {
   int64_t qkv_size() const {
     return (attention_.num_heads + 2 * attention_.num_kv_heads) * attention_.head_dim;
   }
+  // Of this rank's heads; undefined: none.
+  const at::Tensor& attention_sinks() const { return attention_.sinks; }
   // Of what attention gives [n, Q*D], what the output projection takes [n, Q*V]: all of it but the zeros
   // behind values that are narrower than keys.
   at::Tensor values_of(const at::Tensor& attn) const;
@@ -133,6 +135,10 @@ class Block {
   // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
   // all its ranks.
   at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
+  // Adds what the backward pass of attention finds of the sinks' gradient, where they are trained. spec: of
+  // the heads that this rank attended with; d_output [n, Q*D].
+  void accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d_output, const RowContext& rows,
+                        const BlockSaved& saved) const;
   // [n, Q*V] as [n, Q*D]: what values_of() takes away.
   at::Tensor with_zeros(const at::Tensor& d_attn) const;
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
@@ -174,6 +180,7 @@ class Block {
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
+  at::Tensor sinks_grad_;
   std::unique_ptr<QkvProjection> qkv_;
   int64_t value_dim_;
   Linear attn_out_, mlp_in_, mlp_out_;

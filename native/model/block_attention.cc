@@ -1,6 +1,7 @@
 // Attention of a decoder layer between its row-local halves, with the exchange around it.
 #include <ATen/ATen.h>
 
+#include "kernels/attention_sinks.h"
 #include "megatron/context_group.h"
 #include "model/block.h"
 #include "ulysses/sequence_group.h"
@@ -60,8 +61,19 @@ at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& ro
   const at::Tensor d_keys = rows.context != nullptr ? at::empty_like(keys) : d_own;
   ops::attention_backward(spec, ops::queries_of(spec, saved.qkv), keys, saved.heads_attn, saved.lse, d_output,
                           rows.segments, ops::queries_of(spec, d_input), d_keys);
+  accumulate_sinks(spec, d_output, rows, saved);
   if (rows.context != nullptr) d_own.copy_(rows.context->sum(d_keys, rows.places, {rows.phase, name_}));
   return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
+}
+
+void Block::accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d_output,
+                             const RowContext& rows, const BlockSaved& saved) const {
+  if (!sinks_grad_.defined()) return;
+  // In a sequence group a rank has all of the sinks, and finds the gradient of those of its heads.
+  const int64_t first = rows.sequence != nullptr ? rows.sequence->rank() * spec.num_heads : 0;
+  sinks_grad_.narrow(0, first, spec.num_heads)
+      .add_(
+          ops::sinks_gradient(spec, saved.heads_attn, saved.lse, d_output, ops::real_queries(rows.segments)));
 }
 
 }  // namespace troupe

@@ -50,6 +50,8 @@ class Decoder {
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                 const at::Tensor& qkv) = 0;
+  // What the attention of a layer takes beside them: the sinks of its heads [Q], undefined where it has none.
+  virtual at::Tensor attention_sinks(int64_t layer) const { return {}; }
   // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D]; out [n, H] may alias x.
   virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                             const at::Tensor& out) = 0;

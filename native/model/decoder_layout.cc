@@ -54,6 +54,10 @@ class DecoderLayout {
     return {c_.kv_size(), c_.kv_size() * copies / part_.tp, rank / copies, copies, rank % copies, copies > 1};
   }
   std::vector<CutBlock> mlp_rows(int64_t size) const {
+    if (c_.activation == Activation::kClampedSwiglu) {  // pairs stay together
+      const CutBlock pairs = even(size);
+      return {{2 * pairs.size, 2 * pairs.per, pairs.index}};
+    }
     return std::vector<CutBlock>(c_.gated_mlp ? 2 : 1, even(size));
   }
 
@@ -129,6 +133,8 @@ class DecoderLayout {
       add_scale(prefix + "attn.q_norm.weight", c_.head_dim, true);
       add_scale(prefix + "attn.k_norm.weight", c_.head_dim, true);
     }
+    if (c_.attention_sinks)
+      add(prefix + "attn.sinks", {c_.num_heads}, InitialValue::kNormal, rows({even(c_.num_heads)}));
     const int64_t values = c_.num_heads * c_.value_dim();
     add_linear(prefix + "attn.out", c_.hidden_size, values, c_.output_bias, columns({even(values)}));
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
@@ -142,7 +148,8 @@ class DecoderLayout {
         target_ = own;
       }
       // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
-      add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size, everywhere(true));
+      add_linear(prefix + "moe.router", c_.moe->num_experts, c_.hidden_size, c_.moe->biases,
+                 everywhere(true));
       if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
         // Its gate, too, is on all ranks.
         if (c_.moe->shared_gate)
@@ -157,8 +164,12 @@ class DecoderLayout {
         if (part_.ep > 1 && expert % part_.experts(c_) == 0)
           add_experts_group(layer, expert / part_.experts(c_));
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
-        add_matrix(experts + ".in.weight", in_factor * size, c_.hidden_size, rows(mlp_rows(size)));
+        const bool biases = c_.moe->biases;
+        add_linear(experts + ".in", in_factor * size, c_.hidden_size, biases, rows(mlp_rows(size)));
         add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
+        // One rank of those that share the matrix adds it to its part of the sum (model/moe.cc), and finds
+        // all of its gradient.
+        if (biases) add(experts + ".out.bias", {c_.hidden_size}, InitialValue::kZero, everywhere(true));
       }
       target_ = own;
     } else {

@@ -9,7 +9,8 @@
 #include "model/model_config.h"
 #include "parameters/parameter_layout.h"
 
-// Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows.
+// Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows, but with
+// the clamped SwiGLU pairs of a gate row and an up row.
 //
 //   embed.weight [V, H]   pos_embed.weight [P, H] (learned positions)
 //   layers.{i}.attn_norm.{weight,bias} [H]
@@ -20,17 +21,18 @@
 //   layers.{i}.attn.q.weight [heads * (S+R), query_rank or H]
 //   layers.{i}.attn.{kv_a.{weight [key_rank + R, H], bias}, kv_norm.weight [key_rank]}
 //   layers.{i}.attn.kv_b.weight [heads * (S+V), key_rank]                 rows of a head: key, then value
+//   layers.{i}.attn.sinks [heads]                    (attention_sinks)
 //   layers.{i}.attn.out.{weight [H, Q], bias}
 //   layers.{i}.attn_post_norm.weight [H]             (post_norms)
 //   layers.{i}.mlp_norm.{weight,bias} [H]
 //   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
-//   layers.{i}.moe.router.weight [E, H]
+//   layers.{i}.moe.router.{weight [E, H], bias [E]}  (biases of experts and router: moe.biases)
 //   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}
-//   (shared_intermediate_size S) layers.{i}.moe.experts.{e}.in.weight [2F, H]
-//   layers.{i}.moe.experts.{e}.out.weight [H, F] layers.{i}.mlp_post_norm.weight [H] (post_norms)
-//   norm.{weight,bias} [H]
-//   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
-//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters)
+//   (shared_intermediate_size S)
+//   layers.{i}.moe.experts.{e}.in.{weight [2F, H], bias}   layers.{i}.moe.experts.{e}.out.{weight [H, F],
+//   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
+//   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]
+//   (adapters)
 namespace troupe {
 
 // A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights

@@ -70,6 +70,8 @@ void validate(const ModelConfig& c) {
             " and second_rope_layers of ", c.second_rope_layers.size());
   }
   if (c.latent) validate_latent(c);
+  require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
+          "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {
     require(!c.post_norms, ErrorCode::kInvalidModel,
             "[model] experts with post norms (post_norms) are not supported");

@@ -27,6 +27,7 @@ struct MoeConfig {
   // The experts make up `groups` equal parts in order; a token chooses among those of `top_groups` of them.
   int64_t groups = 1, top_groups = 1;
   double routed_scale = 1;  // of the routing weights
+  bool biases = false;      // of the router and of both matrices of every expert
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.
@@ -66,6 +67,8 @@ struct ModelConfig {
   double attention_softcap = 0;          // 0 = off
   double final_softcap = 0;              // on the logits, before the temperature; 0 = off
   std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
+
+  bool attention_sinks = false;  // a logit per query head (kernels/attention_sinks.h)
 
   bool qkv_bias = false;
   bool output_bias = false;  // attention output projection

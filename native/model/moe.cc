@@ -44,6 +44,10 @@ void multiply(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor&
   }
 }
 
+void add_bias(const Linear& linear, at::Tensor y) {
+  if (linear.bias.defined()) y.add_(linear.bias);
+}
+
 // W of y = x W^T, packed, or as it lies.
 PackedMatrix operand(const at::Tensor& weight, bool transposed, bool pack) {
   return pack ? PackedMatrix::of(weight, transposed) : PackedMatrix::as_it_lies(weight, transposed);
@@ -77,10 +81,16 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
   for (int64_t expert = first_; expert < first_ + part.experts(config); ++expert) {
     in_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".in");
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
+    if (part.tp_rank == 0) continue;
+    // Of the ranks whose parts are summed the first adds it.
+    out_.back().bias.reset();
+    out_.back().bias_grad.reset();
   }
   intermediate_size_ = out_[0].weight.size(1);  // of this rank
-  stacks_ = {stack(in_, &Linear::weight), stack(out_, &Linear::weight), stack(in_, &Linear::weight_grad),
-             stack(out_, &Linear::weight_grad)};
+  stacks_ = {stack(in_, &Linear::weight),      stack(out_, &Linear::weight),
+             stack(in_, &Linear::weight_grad), stack(out_, &Linear::weight_grad),
+             stack(in_, &Linear::bias),        stack(out_, &Linear::bias),
+             stack(in_, &Linear::bias_grad),   stack(out_, &Linear::bias_grad)};
   if (config.moe->shared_intermediate_size > 0) shared_.emplace(store, config, prefix + "shared");
 }
 
@@ -166,9 +176,12 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
         const at::Tensor gathered = at::empty({end - begin, x.size(1)}, x.options());
         ops::gather_rows(x, rows_of(state.routing.token_of, begin, end), {}, gathered);
         multiply(gathered, in, inner);
+        add_bias(in_[expert], inner);
         const at::Tensor activated = at::empty({end - begin, intermediate_size_}, x.options());
         ops::activation_forward(activation_, gated_, inner, activated);
-        multiply(activated, out, rows_of(outputs, begin - own, end - own));
+        const at::Tensor result = rows_of(outputs, begin - own, end - own);
+        multiply(activated, out, result);
+        add_bias(out_[expert], result);
       },
       in.packed());
 }
@@ -226,16 +239,30 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
 bool MoeMlp::grouped(const at::Tensor& x) const {
   const bool gradients = stacks_.in_grad.defined() == in_[0].weight_grad.defined() &&
                          stacks_.out_grad.defined() == out_[0].weight_grad.defined();
-  return stacks_.in.defined() && stacks_.out.defined() && gradients && !on_cpu_threads(x.device());
+  const auto whole = [](const at::Tensor& stack, const at::Tensor& of_one) {
+    return stack.defined() == of_one.defined();
+  };
+  const bool biases = whole(stacks_.in_bias, in_[0].bias) && whole(stacks_.out_bias, out_[0].bias) &&
+                      whole(stacks_.in_bias_grad, in_[0].bias_grad) &&
+                      whole(stacks_.out_bias_grad, out_[0].bias_grad);
+  return stacks_.in.defined() && stacks_.out.defined() && gradients && biases && !on_cpu_threads(x.device());
+}
+
+at::Tensor MoeMlp::experts_of(const ExpertRouting& routing) const {
+  const at::Tensor experts = routing.experts.flatten().index_select(0, routing.choice_of);
+  return (experts - first_).clamp(0, static_cast<int64_t>(in_.size()) - 1);
 }
 
 void MoeMlp::forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const {
   const ExpertRouting& routing = state.routing;
   const at::Tensor gathered = x.index_select(0, routing.token_of);
   state.inner = ops::grouped_gemm(gathered, stacks_.in.transpose(1, 2), routing.starts);
+  const at::Tensor experts = stacks_.in_bias.defined() ? experts_of(routing) : at::Tensor();
+  if (stacks_.in_bias.defined()) state.inner.add_(stacks_.in_bias.index_select(0, experts));
   const at::Tensor activated = at::empty({routing.slots(), intermediate_size_}, x.options());
   ops::activation_forward(activation_, gated_, state.inner, activated);
-  const at::Tensor outputs = ops::grouped_gemm(activated, stacks_.out.transpose(1, 2), routing.starts);
+  at::Tensor outputs = ops::grouped_gemm(activated, stacks_.out.transpose(1, 2), routing.starts);
+  if (stacks_.out_bias.defined()) outputs.add_(stacks_.out_bias.index_select(0, experts));
   clear_other(outputs);
   sum_slots(outputs, routing.slot_of, routing.weights, out);
 }
@@ -251,13 +278,24 @@ void MoeMlp::backward_grouped(const at::Tensor& dout, const at::Tensor& x, const
   const at::Tensor d_inner = at::empty_like(saved.inner);
   const at::Tensor activated = at::empty_like(d_activated);
   ops::activation_backward(activation_, gated_, d_activated, saved.inner, d_inner, activated);
-  const at::Tensor d_slots = (unweighted.to(at::kFloat) * activated).sum(1);
+  at::Tensor d_slots = (unweighted.to(at::kFloat) * activated).sum(1);
+  const at::Tensor experts = stacks_.in_bias.defined() ? experts_of(routing) : at::Tensor();
+  if (stacks_.out_bias.defined())
+    d_slots.add_((stacks_.out_bias.index_select(0, experts).to(at::kFloat) * d_output).sum(1));
   clear_other(d_slots);
+  // Without the place behind them, in the order of the slots.
+  const auto add_to = [&](const at::Tensor& gradient, const at::Tensor& rows) {
+    if (!gradient.defined()) return;
+    const int64_t own = rows.size(0) - (all_ ? 0 : 1);
+    ops::add_rows(gradient, experts.narrow(0, 0, own), rows.narrow(0, 0, own).to(at::kFloat));
+  };
   if (stacks_.out_grad.defined()) {
     d_output.mul_(weights);  // in float32, rounded once
     ops::grouped_gemm_transposed(d_output, activated, routing.starts, stacks_.out_grad);
+    add_to(stacks_.out_bias_grad, d_output);
   }
   d_output.reset();
+  add_to(stacks_.in_bias_grad, d_inner);
   if (stacks_.in_grad.defined()) {
     const at::Tensor gathered = x.index_select(0, routing.token_of);
     ops::grouped_gemm_transposed(d_inner, gathered, routing.starts, stacks_.in_grad);
@@ -305,6 +343,8 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
         ops::activation_backward(activation_, gated_, d_activated, kept(saved.inner), here(d_inner),
                                  here(activated));
         ops::dot_rows(unweighted, here(activated), here(d_weights));
+        if (out_[expert].bias.defined())  // dout . (W activated + b)
+          here(d_weights).add_(at::mv(incoming.to(at::kFloat), out_[expert].bias.to(at::kFloat)));
         multiply(here(d_inner), in, kept(d_gathered));
       },
       in.packed());

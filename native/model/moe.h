@@ -91,6 +91,8 @@ class MoeMlp {
   void clear_other(const at::Tensor& slots) const;
   // Of every slot its place among those of this rank, and behind all of them where it is another rank's.
   at::Tensor own_places(const ExpertRouting& routing) const;
+  // On a GPU: of every slot its expert among those that are here, some expert for the place behind them.
+  at::Tensor experts_of(const ExpertRouting& routing) const;
   // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S',
   // H].
   void expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state, const at::Tensor& outputs,
@@ -112,6 +114,7 @@ class MoeMlp {
   // gradients.
   struct Stacks {
     at::Tensor in, out, in_grad, out_grad;
+    at::Tensor in_bias, out_bias, in_bias_grad, out_bias_grad;  // [E, out]
   } stacks_;
   std::optional<SharedExpert> shared_;
 };

@@ -177,6 +177,11 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
       decode_weights_.empty() ? QkvProjection::Packed{} : decode_weights_[at.stage][at.block].qkv);
 }
 
+at::Tensor Transformer::attention_sinks(int64_t layer) const {
+  const Place at = find(layer);
+  return stages_[at.stage].blocks()[at.block].attention_sinks();
+}
+
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                                const at::Tensor& out) {
   const Place at = find(layer);

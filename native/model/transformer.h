@@ -57,6 +57,7 @@ class Transformer final : public Decoder {
   void enter_layer(int64_t layer, const at::Tensor& x) override;
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override;
+  at::Tensor attention_sinks(int64_t layer) const override;
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;
   void record_experts(const at::Tensor& rows) override { routed_ = rows; }

@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "base/upload.h"
 #include "kernels/attention_blocks.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/paged_attention_kernels.h"
 #include "rollout/page_products.h"
@@ -55,14 +56,17 @@ struct Piece {
 
 class Attention {
  public:
+  // lse [Q, rows] float32: written where it is defined.
   Attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const at::Tensor& qkv,
-            const at::Tensor& out)
+            const at::Tensor& out, const at::Tensor& lse)
       : spec_(spec),
         shape_(spec),
         cache_(cache),
         layer_(layer),
         qkv_(static_cast<const char*>(qkv.const_data_ptr())),
-        out_(static_cast<char*>(out.data_ptr())) {}
+        out_(static_cast<char*>(out.data_ptr())),
+        lse_(lse.defined() ? lse.data_ptr<float>() : nullptr),
+        lse_ld_(lse.defined() ? lse.stride(0) : 0) {}
 
   // As attention.cc's forward_block, with keys and values in pages and the rows that are there alone. The
   // first `shared` pages are read by a neighbour of the piece, too.
@@ -127,6 +131,7 @@ class Attention {
     }
     kernels::attention_kernels().divide_rows(o, rows, dim, row_sum);
     store(piece, head, o);
+    if (lse_ != nullptr) store_sums(piece, head, row_max, row_sum);
   }
 
  private:
@@ -152,6 +157,13 @@ class Attention {
       }
     }
   }
+  void store_sums(const Piece& piece, int64_t head, const float* row_max, const float* row_sum) const {
+    for (int64_t g = 0; g < shape_.groups; ++g) {
+      float* const target = lse_ + (head * shape_.groups + g) * lse_ld_ + row_of(piece);
+      for (int64_t i = 0, at = g * piece.count; i < piece.count; ++i, ++at)
+        target[i] = row_max[at] + std::log(row_sum[at]);
+    }
+  }
   int64_t qkv_ld() const { return (spec_.num_heads + 2 * spec_.num_kv_heads) * spec_.head_dim; }
   int64_t out_ld() const { return spec_.num_heads * spec_.head_dim; }
   int64_t row_of(const Piece& piece) const { return piece.run->row + piece.first - piece.run->position; }
@@ -162,6 +174,8 @@ class Attention {
   int64_t layer_;
   const char* qkv_;
   char* out_;
+  float* lse_;
+  int64_t lse_ld_;
 };
 
 // From the first on, which both pieces read.
@@ -190,7 +204,9 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
       end = first;
     }
   }
-  const Attention attention(spec, cache, layer, qkv, out);
+  const at::Tensor lse =
+      spec.sinks.defined() ? at::empty({spec.num_heads, rows.size()}, at::kFloat) : at::Tensor();
+  const Attention attention(spec, cache, layer, qkv, out, lse);
   const auto count = static_cast<int64_t>(pieces.size());
   // Head by head over all pieces.
   const auto attend = [&](int64_t begin, int64_t end) {
@@ -207,13 +223,15 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
   const int64_t work = count * spec.num_kv_heads;
   if (keys_moved * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {
     cache.store(layer, rows.slots(), qkv, 0, rows.size());
-    return attend(0, work);
+    attend(0, work);
+  } else {
+    parallel_ranges(
+        rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
+        [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
+    const int64_t ranges = std::min(work, at::get_num_threads() * kRangesPerThread);
+    parallel_ranges(work, ranges, [&](int64_t, int64_t begin, int64_t end) { attend(begin, end); });
   }
-  parallel_ranges(
-      rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
-      [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
-  const int64_t ranges = std::min(work, at::get_num_threads() * kRangesPerThread);
-  parallel_ranges(work, ranges, [&](int64_t, int64_t begin, int64_t end) { attend(begin, end); });
+  if (lse.defined()) ops::add_sinks(spec, out, lse, rows.size());
 }
 
 }  // namespace
@@ -267,17 +285,19 @@ void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64
     return paged_attention_reference(spec, cache, layer, rows, qkv, out);
   // The kernel stores each row's key itself, too late for other rows of the step.
   if (!rows.apart()) cache.store(layer, rows.row_pages, rows.row_slots, qkv);
-  device->paged_attention({.qkv = qkv,
-                           .out = out,
-                           .pages = rows.pages,
-                           .queries = rows.queries,
-                           .layer_bytes = cache.head_bytes(layer, 0),
-                           .num_heads = spec.num_heads,
-                           .num_kv_heads = spec.num_kv_heads,
-                           .head_dim = spec.head_dim,
-                           .window = spec.window,
-                           .scale = static_cast<float>(spec.scale),
-                           .softcap = static_cast<float>(spec.softcap)});
+  device->paged_attention(
+      {.qkv = qkv,
+       .out = out,
+       .pages = rows.pages,
+       .queries = rows.queries,
+       .layer_bytes = cache.head_bytes(layer, 0),
+       .num_heads = spec.num_heads,
+       .num_kv_heads = spec.num_kv_heads,
+       .head_dim = spec.head_dim,
+       .window = spec.window,
+       .scale = static_cast<float>(spec.scale),
+       .softcap = static_cast<float>(spec.softcap),
+       .sinks = spec.sinks.defined() ? spec.sinks.to(at::kFloat).contiguous() : at::Tensor()});
 }
 
 void paged_attention_reference(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
@@ -299,7 +319,11 @@ void paged_attention_reference(const ops::AttentionSpec& spec, const KvCache& ca
       const at::Tensor seen = keys.narrow(1, first, length - first);
       at::Tensor scores = at::matmul(query.to(at::kFloat) * spec.scale, seen.transpose(1, 2));  // [K, G, L]
       if (spec.softcap > 0) scores = spec.softcap * at::tanh(scores / spec.softcap);
-      const at::Tensor weights = at::softmax(scores, -1);
+      at::Tensor weights = at::softmax(scores, -1);
+      if (spec.sinks.defined()) {
+        const at::Tensor sinks = spec.sinks.to(at::kFloat).view({heads, groups, 1});
+        weights = weights * at::sigmoid(scores.logsumexp(-1, true) - sinks);
+      }
       out.select(0, run.row + i)
           .copy_(at::matmul(weights, values.narrow(1, first, length - first)).reshape({-1}));
     }

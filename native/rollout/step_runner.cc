@@ -90,6 +90,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     decoder_.enter_layer(layer, x);
     if (cached == static_cast<int64_t>(own.size()) || own[static_cast<size_t>(cached)] != layer) continue;
     spec.window = config.sliding_windows[static_cast<size_t>(layer)];
+    spec.sinks = decoder_.attention_sinks(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
     if (!all && !config.moe && layer + 1 == config.num_layers) {
       const std::vector<RowRun> parts = parts_with(step.runs(), wanted);

@@ -64,6 +64,7 @@ ops::AttentionSpec SequenceGroup::own_heads(const ops::AttentionSpec& spec) cons
   own.num_heads = spec.num_heads / size();
   own.num_kv_heads = std::lcm(spec.num_kv_heads, size()) / size();
   own.shape_groups = spec.num_heads / spec.num_kv_heads;
+  if (spec.sinks.defined()) own.sinks = spec.sinks.narrow(0, rank() * own.num_heads, own.num_heads);
   return own;
 }
 

@@ -15,11 +15,19 @@ export async function expectGradients(
 ): Promise<void> {
   const { mapping } = loadModelDirectory(model, head);
   for (const [hf, { shape }] of Object.entries(expected)) {
-    const slice = mapping.find((m) => m.hf === hf);
-    if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
-    const [whole] = await group.callAll(name, 'getTensor', () => ['grad', slice.param]);
-    const width = (shape.length === 2 ? shape[1] : 1) as number;
-    const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
+    const parts = mapping.filter((m) => m.hf === hf);
+    if (parts.length === 0) throw new Error(`no parameter maps to ${hf}`);
+    const ours: number[] = [];
+    for (const { param, row, rows, transpose, part } of parts) {
+      const [whole] = await group.callAll(name, 'getTensor', () => ['grad', param]);
+      const width = shape.slice(part === undefined ? 1 : 2).reduce((n, d) => n * d, 1);
+      const columns = transpose ? (shape.at(-2) as number) : part === undefined ? width : 1;
+      const own = (whole as Float32Array).subarray(row * columns, (row + rows) * columns);
+      if (!transpose) ours.push(...own);
+      else
+        for (let c = 0; c < columns; c++)
+          for (let r = 0; r < rows; r++) ours.push(own[r * columns + c] as number);
+    }
     const theirs = Array.from(floats(expected, hf), (v) => v * factor);
     const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
     theirs.forEach((value, i) => {

@@ -50,6 +50,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     embeddingScale: 1,
     tiedEmbeddings: false,
     valueBias: false,
+    attentionSinks: false,
     latent: null,
     moe: null,
     moeLayers: [],

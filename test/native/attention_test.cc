@@ -7,6 +7,7 @@
 #include "bfloat16_ways.h"
 #include "check.h"
 #include "kernels/attention_reference.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/key_layout.h"
 
 using namespace troupe;
@@ -228,6 +229,59 @@ TEST(reference_gradient_is_autograd_of_reference_forward) {
       return (result * dout).sum().item<double>();
     };
     CHECK_CLOSE((loss(step) - loss(-step)) / (2 * step), dqkv.view({-1})[i].item<double>(), 1e-6);
+  }
+}
+
+// As a key of the value zero whose score is the sink, in double precision; gradients by autograd.
+TEST(sinks_are_keys_without_values) {
+  at::manual_seed(7);
+  const int64_t heads = 6, key_heads = 2, dim = 8;
+  for (const int64_t window : {0, 3}) {
+    for (const double magnitude : {1.0, 60.0}) {  // sinks far above and below the scores, too
+      ops::AttentionSpec spec{heads, key_heads, dim, 0.4, 0, window};
+      spec.sinks = magnitude * at::randn({heads});
+      const std::vector<int64_t> offsets{0, 5, 6, 75};
+      const int64_t real = offsets.back(), rows = real + 2;  // the last belong to none
+      const at::Tensor qkv = at::randn({rows, (heads + 2 * key_heads) * dim}),
+                       dout = at::randn({rows, heads * dim});
+      dout.narrow(0, real, 2).zero_();
+      const at::Tensor out = at::empty({rows, heads * dim}), lse = at::empty({heads, rows});
+      ops::attention_forward(spec, qkv, ops::separate_segments(offsets), out, lse);
+      const at::Tensor dqkv = at::empty_like(qkv);
+      ops::attention_backward(spec, qkv, out, lse, dout, ops::separate_segments(offsets), dqkv);
+      const at::Tensor d_sinks = ops::sinks_gradient(spec, out, lse, dout, real);
+      at::Tensor alone = at::empty_like(out);  // without a place for the sums
+      ops::attention_forward(spec, qkv, ops::separate_segments(offsets), alone, {});
+      CHECK(at::equal(alone, out));
+
+      const at::AutoGradMode on(true);
+      const at::Tensor leaf = qkv.to(at::kDouble).requires_grad_();
+      const at::Tensor sinks = spec.sinks.to(at::kDouble).requires_grad_();
+      at::Tensor loss = at::zeros({}, at::kDouble);
+      for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+        const int64_t n = offsets[s + 1] - offsets[s];
+        const at::Tensor own =
+            leaf.narrow(0, offsets[s], n).view({n, heads + 2 * key_heads, dim}).transpose(0, 1);
+        const auto each = [&](int64_t first) {
+          return own.narrow(0, first, key_heads).repeat_interleave(heads / key_heads, 0);
+        };
+        const at::Tensor distance = at::arange(n).unsqueeze(1) - at::arange(n).unsqueeze(0);
+        at::Tensor hidden = distance < 0;
+        if (window > 0) hidden = hidden.logical_or(distance >= window);
+        const at::Tensor scores =
+            at::matmul(own.narrow(0, 0, heads), each(heads).transpose(1, 2)) * spec.scale;
+        const at::Tensor joined = at::cat(
+            {scores.masked_fill(hidden, -INFINITY), sinks.view({heads, 1, 1}).expand({heads, n, 1})}, 2);
+        const at::Tensor result =
+            at::matmul(at::softmax(joined, -1).narrow(2, 0, n), each(heads + key_heads)).transpose(0, 1);
+        CHECK(relative_error(out.narrow(0, offsets[s], n), result.reshape({n, -1}).detach()) < 3e-6);
+        loss = loss + (result.reshape({n, -1}) * dout.narrow(0, offsets[s], n)).sum();
+      }
+      loss.backward();
+      CHECK(relative_error(dqkv, leaf.grad()) < 2e-5);
+      CHECK(relative_error(d_sinks, sinks.grad()) < 2e-5);
+      CHECK(!out.narrow(0, real, 2).any().item<bool>());
+    }
   }
 }
 

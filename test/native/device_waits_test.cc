@@ -117,52 +117,9 @@ class Watched final : public Communicator {
 
 constexpr int64_t kOneMicroBatch = 4096, kSmallMicroBatches = 24;
 
-}  // namespace
-
-TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
-  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe", "gpt2", "gemma2"}) {
-    const Update cpu = update(on(at::kCPU, variant, 2), kSmallMicroBatches);
-    const Update device = update(on(fake_device(), variant, 2), kSmallMicroBatches);
-    CHECK(device.counts.launches > 0 && cpu.counts.launches == 0);
-    CHECK((cpu.log_probs - device.log_probs).abs().max().item<double>() < 1e-4);
-    CHECK_CLOSE(cpu.metrics.at("grad_norm"), device.metrics.at("grad_norm"),
-                1e-4 * cpu.metrics.at("grad_norm"));
-  }
-}
-
-TEST(the_host_does_not_wait_inside_a_layer) {
-  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe"}) {
-    const Update few = update(on(fake_device(), variant, 2), kOneMicroBatch);
-    const Update many = update(on(fake_device(), variant, 6), kOneMicroBatch);
-    print(variant + ", 2 layers", few.counts);
-    print(variant + ", 6 layers", many.counts);
-    CHECK(many.counts.launches > few.counts.launches);
-    CHECK(many.counts.waits == few.counts.waits);
-  }
-}
-
-// Log-probs and entropy for the metrics, the norm of the gradient, and what a mixture of experts says of its
-// routers, all at the end of a mini-batch; losses that look at whole sequences read log-probs and entropy of
-// each micro-batch before.
-TEST(the_host_waits_at_most_twice_per_micro_batch) {
-  constexpr int64_t kMiniBatches = 2, kAtTheEnd = 4;
-  const std::vector<std::pair<std::string, int64_t>> cases = {{"vanilla", 0}, {"gspo", 2}};
-  for (const auto& [mode, each] : cases) {
-    const Update one = update(on(fake_device(), "qwen3_moe", 2), kOneMicroBatch, mode);
-    const Update several = update(on(fake_device(), "qwen3_moe", 2), kSmallMicroBatches, mode);
-    print(mode + ", one micro-batch", one.counts);
-    print(mode + ", several micro-batches", several.counts);
-    CHECK(one.counts.waits <= kMiniBatches * (kAtTheEnd + each));
-    const int64_t more = several.micro_batches - one.micro_batches;
-    CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
-  }
-}
-
-// A rank with a part of the experts computes them in the same products, for one wait in a forward pass: where
-// its slots begin and end. The parts of all ranks are the whole, in both directions.
-TEST(ranks_that_share_experts_wait_once_per_forward_pass) {
+void compare_shared_experts(const std::string& variant) {
   const at::NoGradGuard no_grad;
-  ModelConfig config = options_of("qwen3_moe", HeadKind::kLm).model;
+  ModelConfig config = options_of(variant, HeadKind::kLm).model;
   config.num_layers = 1;
   config.sliding_windows = {0};
   config.moe_layers = {true};
@@ -212,7 +169,9 @@ TEST(ranks_that_share_experts_wait_once_per_forward_pass) {
     out += one.out;
     dx += one.dx;
     by_router += own.at(router).grad;
-    for (const char* matrix : {".in.weight", ".out.weight"}) {
+    std::vector<std::string> trained{".in.weight", ".out.weight"};
+    if (config.moe->biases) trained.insert(trained.end(), {".in.bias", ".out.bias"});
+    for (const std::string& matrix : trained) {
       const std::string name = "layers.0.moe.experts." + std::to_string(rank) + matrix;
       CHECK(far(own.at(name).grad, whole.at(name).grad) < 1e-5);
     }
@@ -221,6 +180,53 @@ TEST(ranks_that_share_experts_wait_once_per_forward_pass) {
   CHECK(far(by_router, whole.at(router).grad) < 1e-4);
   CHECK(all.out.cpu().abs().max().item<double>() > 0.1);
   print("all experts, forward", all.forward);
+}
+
+}  // namespace
+
+TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe", "gpt_oss", "gpt2", "gemma2"}) {
+    const Update cpu = update(on(at::kCPU, variant, 2), kSmallMicroBatches);
+    const Update device = update(on(fake_device(), variant, 2), kSmallMicroBatches);
+    CHECK(device.counts.launches > 0 && cpu.counts.launches == 0);
+    CHECK((cpu.log_probs - device.log_probs).abs().max().item<double>() < 1e-4);
+    CHECK_CLOSE(cpu.metrics.at("grad_norm"), device.metrics.at("grad_norm"),
+                1e-4 * cpu.metrics.at("grad_norm"));
+  }
+}
+
+TEST(the_host_does_not_wait_inside_a_layer) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe", "gpt_oss"}) {
+    const Update few = update(on(fake_device(), variant, 2), kOneMicroBatch);
+    const Update many = update(on(fake_device(), variant, 6), kOneMicroBatch);
+    print(variant + ", 2 layers", few.counts);
+    print(variant + ", 6 layers", many.counts);
+    CHECK(many.counts.launches > few.counts.launches);
+    CHECK(many.counts.waits == few.counts.waits);
+  }
+}
+
+// Log-probs and entropy for the metrics, the norm of the gradient, and what a mixture of experts says of its
+// routers, all at the end of a mini-batch; losses that look at whole sequences read log-probs and entropy of
+// each micro-batch before.
+TEST(the_host_waits_at_most_twice_per_micro_batch) {
+  constexpr int64_t kMiniBatches = 2, kAtTheEnd = 4;
+  const std::vector<std::pair<std::string, int64_t>> cases = {{"vanilla", 0}, {"gspo", 2}};
+  for (const auto& [mode, each] : cases) {
+    const Update one = update(on(fake_device(), "qwen3_moe", 2), kOneMicroBatch, mode);
+    const Update several = update(on(fake_device(), "qwen3_moe", 2), kSmallMicroBatches, mode);
+    print(mode + ", one micro-batch", one.counts);
+    print(mode + ", several micro-batches", several.counts);
+    CHECK(one.counts.waits <= kMiniBatches * (kAtTheEnd + each));
+    const int64_t more = several.micro_batches - one.micro_batches;
+    CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
+  }
+}
+
+// A rank with a part of the experts computes them in the same products, for one wait in a forward pass: where
+// its slots begin and end. The parts of all ranks are the whole, in both directions.
+TEST(ranks_that_share_experts_wait_once_per_forward_pass) {
+  for (const char* variant : {"qwen3_moe", "gpt_oss"}) compare_shared_experts(variant);
 }
 
 // The gradient of a block is on its way while the device computes that of the block before it, and no longer:

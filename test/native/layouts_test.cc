@@ -38,22 +38,24 @@ const std::vector<Layout> kLayouts{
 
 const std::vector<std::string> kFamilies{"llama",   "qwen2",       "qwen3",    "qwen3_moe",
                                          "mixtral", "qwen2_moe",   "glm4_moe", "gemma3",
-                                         "smollm3", "deepseek_v3", "latent"};
+                                         "smollm3", "deepseek_v3", "latent",   "gpt_oss"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
-         family == "deepseek_v3";
+         family == "deepseek_v3" || family == "gpt_oss";
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
 EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
   constexpr int64_t kLayers = 4;
   const bool sigmoid = family == "glm4_moe" || family == "deepseek_v3";
-  const std::string variant = has_experts(family) && !sigmoid ? "qwen3_moe" : family;
+  const bool own = sigmoid || family == "gpt_oss";
+  const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
   model.family = family;
-  give_windows(model, {0, variant == "qwen3" || variant == "gemma3" ? 30 : 0, 0, 0});
+  const bool windows = variant == "qwen3" || variant == "gemma3" || variant == "gpt_oss";
+  give_windows(model, {0, windows ? 30 : 0, 0, 0});
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
@@ -104,6 +106,8 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("smollm3", HeadKind::kLm, layout);
   compare_layout("deepseek_v3", HeadKind::kLm, layout);
   compare_layout("latent", HeadKind::kValue, layout);
+  compare_layout("gpt_oss", HeadKind::kLm, layout);
+  compare_layout("gpt_oss", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
 }
 
 // With TROUPE_TEST_EXHAUSTIVE=1: every layout of the table with every family that it can have, with both

@@ -15,8 +15,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",     "qwen3",    "gpt2",        "gemma2",
-                                            "qwen3_moe", "glm4_moe", "deepseek_v3", "latent"};
+const std::vector<std::string> kVariants = {"qwen2",    "qwen3",       "gpt2",    "gemma2", "qwen3_moe",
+                                            "glm4_moe", "deepseek_v3", "gpt_oss", "latent"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {

@@ -209,6 +209,8 @@ const std::vector<Setup> kSetups{
     {.variant = "latent", .ranks = 2, .dtype = at::kBFloat16, .checkpointing = true, .tp = 2},
     {.variant = "deepseek_v3", .ranks = 2, .tp = 2, .sequence_parallel = true},
     {.variant = "deepseek_v3", .ranks = 2, .cp = 2},
+    {.variant = "gpt_oss"},
+    {.variant = "gpt_oss", .ranks = 2, .checkpointing = true, .tp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 4, .tp = 2, .pp = 2},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .tp = 2},

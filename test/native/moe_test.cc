@@ -31,6 +31,7 @@ struct Shape {
   RouterScore score = RouterScore::kSoftmax;
   int64_t groups = 1, top_groups = 1;
   double scale = 1;
+  bool biases = false;  // and the clamped SwiGLU of pairs, as in gpt-oss
 
   bool sigmoid() const { return score == RouterScore::kSigmoid; }
 };
@@ -50,8 +51,9 @@ ModelConfig config_of(const Shape& shape) {
   c.rope_inv_freq = {1, 0.5};
   c.moe = MoeConfig{shape.experts, shape.top_k,      shape.intermediate, shape.normalize,
                     shape.shared,  shape.gate,       shape.score,        shape.sigmoid(),
-                    shape.groups,  shape.top_groups, shape.scale};
+                    shape.groups,  shape.top_groups, shape.scale,        shape.biases};
   c.moe_layers = {true};
+  if (shape.biases) c.activation = Activation::kClampedSwiglu;
   return c;
 }
 
@@ -116,7 +118,8 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
   }
   const auto leaf = [&](const std::string& name) { return leaves.at("layers.0.moe." + name); };
   const at::Tensor input = x.to(at::kDouble).detach().requires_grad_(true);
-  const at::Tensor logits = at::mm(input, leaf("router.weight").t());
+  at::Tensor logits = at::mm(input, leaf("router.weight").t());
+  if (shape.biases) logits = logits + leaf("router.bias");
   const at::Tensor scores = shape.sigmoid() ? at::sigmoid(logits) : at::softmax(logits, -1);
   at::Tensor ranked = scores.detach();
   if (shape.sigmoid()) ranked = ranked + leaf("router.correction_bias").detach();
@@ -127,11 +130,19 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
   at::Tensor out = at::zeros_like(input);
   for (int64_t expert = 0; expert < shape.experts; ++expert) {
     const std::string name = "experts." + std::to_string(expert);
-    const at::Tensor inner = at::mm(input, leaf(name + ".in.weight").t());
-    const at::Tensor gate = inner.narrow(1, 0, shape.intermediate);
-    const at::Tensor up = inner.narrow(1, shape.intermediate, shape.intermediate);
-    out = out +
-          at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t()) * dense.select(1, expert).unsqueeze(1);
+    at::Tensor inner = at::mm(input, leaf(name + ".in.weight").t()), result;
+    if (shape.biases) {
+      inner = inner + leaf(name + ".in.bias");
+      const at::Tensor gate = inner.slice(1, 0, std::nullopt, 2).clamp_max(7);
+      const at::Tensor up = inner.slice(1, 1, std::nullopt, 2).clamp(-7, 7) + 1;
+      result = at::mm(gate * at::sigmoid(1.702 * gate) * up, leaf(name + ".out.weight").t()) +
+               leaf(name + ".out.bias");
+    } else {
+      const at::Tensor gate = inner.narrow(1, 0, shape.intermediate);
+      const at::Tensor up = inner.narrow(1, shape.intermediate, shape.intermediate);
+      result = at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t());
+    }
+    out = out + result * dense.select(1, expert).unsqueeze(1);
   }
   if (shape.shared > 0) {
     const at::Tensor inner = at::mm(input, leaf("shared.in.weight").t());
@@ -182,7 +193,9 @@ TEST(agrees_with_all_experts_in_double_precision) {
                                      {1, 4, 2, 3, false, 9},
                                      {70, 16, 4, 10, true, 12, false, RouterScore::kSigmoid, 4, 2, 2.5},
                                      {200, 12, 3, 7, false, 5, false, RouterScore::kSigmoid, 1, 1, 1},
-                                     {5, 6, 2, 3, true, 0, true, RouterScore::kSigmoid, 3, 1, 0.5}};
+                                     {5, 6, 2, 3, true, 0, true, RouterScore::kSigmoid, 3, 1, 0.5},
+                                     {70, 8, 3, 10, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true},
+                                     {300, 3, 2, 7, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true}};
   at::manual_seed(11);
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {

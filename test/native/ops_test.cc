@@ -232,6 +232,7 @@ at::Tensor activation_of(Activation kind, const at::Tensor& x) {
     case Activation::kGeluTanh: return at::gelu(x, "tanh");
     case Activation::kRelu: return at::relu(x);
     case Activation::kSigmoid: return at::sigmoid(x);
+    case Activation::kClampedSwiglu: return {};  // of pairs, below
   }
   return {};
 }
@@ -243,8 +244,15 @@ void check_activation(const Route& route, at::ScalarType type, Activation kind, 
   const at::Tensor x = strided(4 * random({n, gated ? 2 * width : width}, type));
   const at::Tensor dout = strided(random({n, width}, type));
   const at::Tensor wide_x = leaf(x);
-  const at::Tensor gate = activation_of(kind, wide_x.narrow(1, 0, width));
-  const at::Tensor expected = gated ? gate * wide_x.narrow(1, width, width) : gate;
+  at::Tensor expected;
+  if (kind == Activation::kClampedSwiglu) {
+    const at::Tensor gate = wide_x.slice(1, 0, std::nullopt, 2).clamp_max(7);
+    const at::Tensor up = wide_x.slice(1, 1, std::nullopt, 2).clamp(-7, 7);
+    expected = gate * at::sigmoid(1.702 * gate) * (up + 1);
+  } else {
+    const at::Tensor gate = activation_of(kind, wide_x.narrow(1, 0, width));
+    expected = gated ? gate * wide_x.narrow(1, width, width) : gate;
+  }
   expected.backward(wide(dout));
 
   const at::Tensor out = strided(poisoned({n, width}, type));
@@ -271,6 +279,9 @@ TEST(activations_match_float64_autograd) {
         }
       }
     }
+    for (const int64_t width : {1, 7, 48, 513})
+      for (const int64_t n : {1, 3, 128})
+        check_activation(route, type, Activation::kClampedSwiglu, true, n, width);
   });
 }
 

@@ -50,8 +50,10 @@ class Draw {
 
 inline ModelConfig random_model(Draw& draw, const std::string& family) {
   const bool latent = family == "deepseek_v3", sigmoid = family == "glm4_moe" || latent;
-  const bool experts = family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || sigmoid;
-  ModelConfig model = small(experts && !sigmoid ? "qwen3_moe" : family);
+  const bool sinks = family == "gpt_oss";
+  const bool experts =
+      family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || sigmoid || sinks;
+  ModelConfig model = small(experts && !sigmoid && !sinks ? "qwen3_moe" : family);
   model.family = family;
   model.vocab_size = draw.between(5, 97);
   model.hidden_size = draw.between(3, 30);
@@ -60,7 +62,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   model.num_kv_heads = draw.fitting(model.num_heads, [&](int64_t n) { return model.num_heads % n == 0; });
   model.head_dim = 2 * draw.between(1, 4);
   model.intermediate_size = draw.between(1, 41);
-  const bool windows = family == "qwen3" || family == "gemma3";
+  const bool windows = family == "qwen3" || family == "gemma3" || sinks;
   std::vector<int64_t> drawn;
   for (int64_t layer = 0; layer < model.num_layers; ++layer)
     drawn.push_back(windows && draw.coin() ? draw.between(2, 30) : 0);
@@ -79,7 +81,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
       model.second_rope_layers.push_back(draw.coin());
   }
   model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
-  model.qkv_bias = family == "qwen2" || family == "qwen2_moe";
+  model.qkv_bias = family == "qwen2" || family == "qwen2_moe" || sinks;
   if (latent) {
     give_latent(model, {draw.coin() ? draw.between(1, 20) : 0, draw.between(1, 20), draw.between(1, 7),
                         2 * draw.between(1, 4), draw.between(1, 11), draw.coin()});
@@ -95,6 +97,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
       model.moe->correction_bias = true;
       model.moe->routed_scale = 1.5;
     }
+    model.moe->biases = sinks;
     model.moe_layers.clear();
     for (int64_t layer = 0; layer < model.num_layers; ++layer)
       model.moe_layers.push_back(layer + 1 == model.num_layers || draw.between(0, 3) > 0);

@@ -133,7 +133,7 @@ class FailingDecoder : public test::ToyDecoder {
 
 TEST(the_same_tokens_whatever_else_runs) {
   for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
-                              "glm4_moe", "deepseek_v3", "latent"}) {
+                              "glm4_moe", "deepseek_v3", "gpt_oss", "latent"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);

@@ -46,7 +46,8 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns), gemma3
 // (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
 // deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
-// latent, values wider than keys, of which halves turn).
+// latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
+// layers of experts with biases and the clamped SwiGLU).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -76,6 +77,13 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   } else if (variant == "glm4_moe") {
     give_sigmoid_experts(c);
     c.rope_inv_freq = {1, 0.1};
+  } else if (variant == "gpt_oss") {
+    c.attention_sinks = c.qkv_bias = c.output_bias = true;
+    c.activation = Activation::kClampedSwiglu;
+    c.sliding_windows = {6, 0};
+    c.moe = MoeConfig{4, 2, 16, true};
+    c.moe->biases = true;
+    c.moe_layers = {true, true};
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;
     c.positions = PositionKind::kLearned;

@@ -125,7 +125,7 @@ TEST(a_checkpoint_moves_between_layouts) {
 }
 
 TEST(a_checkpoint_moves_to_ranks_that_share_experts_and_back) {
-  for (const std::string variant : {"qwen3_moe", "glm4_moe", "deepseek_v3"}) {
+  for (const std::string variant : {"qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss"}) {
     EngineOptions tp2 = tensor_options(variant, HeadKind::kLm, 2, true), ep2 = alone(tp2), both = tp2;
     ep2.parallel.ep = 2;
     both.parallel.ep = 2;

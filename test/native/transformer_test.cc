@@ -15,8 +15,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",     "gpt2",     "gemma2",      "gemma3", "smollm3",
-                                            "qwen3_moe", "glm4_moe", "deepseek_v3", "latent"};
+const std::vector<std::string> kVariants = {"qwen2",     "gpt2",     "gemma2",      "gemma3",  "smollm3",
+                                            "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "latent"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
@@ -38,10 +38,13 @@ TEST(gradients_are_finite_differences) {
     for (const Parameter& parameter : model.store.all()) {
       // A step before the router flips choices, and the loss jumps; the update conformance cases
       // cover those gradients.
-      if ((variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3") &&
+      if ((variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" ||
+           variant == "gpt_oss") &&
           parameter.group < 2)
         continue;
       if (!parameter.grad.defined()) continue;  // a buffer
+      // For the same reason: some of its four experts are nearly equal to the router.
+      if (variant == "gpt_oss" && parameter.info.name.find("router.weight") != std::string::npos) continue;
       // Directional derivative along the sign of the gradient: one number per parameter that sums
       // every element, well above float32 noise.
       const at::Tensor direction = parameter.grad.sign();

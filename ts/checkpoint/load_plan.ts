@@ -1,10 +1,10 @@
 import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 import type { TensorMapping } from '../model/tensor_names';
-import { isBuffer, withoutPrefix } from '../model/tensor_names';
+import { fileTensors, isBuffer, withoutPrefix } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
 import type { StoredTensor } from './safetensors';
-import { isFloatDtype } from './write_plan';
+import { isFloatDtype, partOffset } from './write_plan';
 
 export interface LoadPlan {
   files: NativeTensorFile[];
@@ -40,7 +40,7 @@ export function planLoad(
   const missing: string[] = [];
   const misshapen: string[] = [];
   const unreadable: string[] = [];
-  for (const m of mapping) {
+  for (const [m] of fileTensors(mapping)) {
     const tensor = stored.get(m.hf) ?? byShortName.get(withoutPrefix(m.hf));
     if (tensor === undefined) {
       if (!rules.optional?.(m.hf)) missing.push(`${m.hf} ${show(m.shape)}`);
@@ -76,7 +76,7 @@ function toFiles(
   found: ReadonlyMap<string, StoredTensor>,
 ): NativeTensorFile[] {
   const files = new Map<string, NativeTensorFile>();
-  for (const { hf, param, row, rows, transpose } of mapping) {
+  for (const { hf, shape, part, param, row, rows, transpose } of mapping) {
     const tensor = found.get(hf);
     if (tensor === undefined || !isFloatDtype(tensor.dtype)) continue;
     let file = files.get(tensor.file);
@@ -90,7 +90,7 @@ function toFiles(
       rows,
       transpose,
       label: tensor.name,
-      offset: tensor.offset,
+      offset: tensor.offset + partOffset(shape, part, tensor.dtype),
       dtype: tensor.dtype,
     });
   }

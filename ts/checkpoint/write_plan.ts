@@ -1,5 +1,6 @@
 import path from 'node:path';
-import type { TensorMapping } from '../model/tensor_names';
+import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import { fileTensors } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
 
 export type FloatDtype = NativeTensorSlice['dtype'];
@@ -11,6 +12,10 @@ export const floatBytes = (dtype: FloatDtype): number => FLOAT_BYTES[dtype];
 
 export const isFloatDtype = (dtype: string): dtype is FloatDtype => Object.hasOwn(FLOAT_BYTES, dtype);
 
+/** Bytes from the beginning of a tensor of this shape to the part at `part` of its first dimension. */
+export const partOffset = (shape: readonly number[], part: number | undefined, dtype: FloatDtype): number =>
+  (part ?? 0) * shape.slice(1).reduce((count, extent) => count * extent, FLOAT_BYTES[dtype]);
+
 export interface WritePlan {
   files: NativeTensorFile[];
   /** Content of `${base}.safetensors.index.json`; null when there is one file. */
@@ -18,7 +23,7 @@ export interface WritePlan {
 }
 
 interface Item {
-  mapping: TensorMapping;
+  tensor: FileTensor;
   dtype: FloatDtype;
   bytes: number;
 }
@@ -36,9 +41,10 @@ export function planWrite(
   dtypeOf: (hf: string) => FloatDtype,
   maxShardBytes = DEFAULT_SHARD_BYTES,
 ): WritePlan {
-  const items = mapping.map((m): Item => {
+  const items = fileTensors(mapping).map((tensor): Item => {
+    const [m] = tensor;
     const dtype = m.buffer ? 'F32' : dtypeOf(m.hf);
-    return { mapping: m, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
+    return { tensor, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
   });
   const shards = shard(items, maxShardBytes);
   const name = (i: number): string =>
@@ -48,7 +54,7 @@ export function planWrite(
   const files = shards.map((items_, i) => planFile(path.join(dir, name(i)), items_));
   if (shards.length === 1) return { files, index: null };
   const weightMap: Record<string, string> = {};
-  for (const [i, part] of shards.entries()) for (const item of part) weightMap[item.mapping.hf] = name(i);
+  for (const [i, part] of shards.entries()) for (const item of part) weightMap[item.tensor[0].hf] = name(i);
   const total = items.reduce((n, item) => n + item.bytes, 0);
   return { files, index: { metadata: { total_size: total }, weight_map: weightMap } };
 }
@@ -73,17 +79,26 @@ function planFile(file: string, items: Item[]): NativeTensorFile {
   const sorted = [...items].sort((a, b) => FLOAT_BYTES[b.dtype] - FLOAT_BYTES[a.dtype]);
   const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
   let at = 0;
-  for (const { mapping, dtype, bytes } of sorted) {
-    header[mapping.hf] = { dtype, shape: mapping.shape, data_offsets: [at, at + bytes] };
+  for (const { tensor, dtype, bytes } of sorted) {
+    header[tensor[0].hf] = { dtype, shape: tensor[0].shape, data_offsets: [at, at + bytes] };
     at += bytes;
   }
   const prefix = encodeHeader(JSON.stringify(header));
   let offset = prefix.length;
-  const tensors = sorted.map(({ mapping, dtype, bytes }): NativeTensorSlice => {
-    const { param, row, rows, transpose, hf } = mapping;
-    const slice = { param, row, rows, transpose, label: hf, offset, dtype };
+  const tensors = sorted.flatMap(({ tensor, dtype, bytes }) => {
+    const begin = offset;
     offset += bytes;
-    return slice;
+    return tensor.map(
+      ({ param, row, rows, transpose, hf, shape, part }): NativeTensorSlice => ({
+        param,
+        row,
+        rows,
+        transpose,
+        label: hf,
+        offset: begin + partOffset(shape, part, dtype),
+        dtype,
+      }),
+    );
   });
   return { path: file, header: prefix, size: offset, tensors };
 }

@@ -22,8 +22,12 @@ export function streamTensors(
     const out = openSync(file.path, 'wx');
     try {
       writeAll(out, file.header, 0);
-      for (const { label, offset, dtype } of file.tensors)
-        copyTensor(stored.get(label) as StoredTensor, out, offset, dtype);
+      let before: string | null = null;
+      for (const { label, offset, dtype } of file.tensors) {
+        // Parts of a tensor follow each other, and are copied with the first.
+        if (label !== before) copyTensor(stored.get(label) as StoredTensor, out, offset, dtype);
+        before = label;
+      }
     } finally {
       closeSync(out);
     }

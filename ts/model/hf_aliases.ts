@@ -11,6 +11,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   dots1: { num_local_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },
   kimi_k2: { num_local_experts: 'n_routed_experts' },
+  gpt_oss: { num_experts: 'num_local_experts' },
   gpt2: {
     hidden_size: 'n_embd',
     max_position_embeddings: 'n_positions',

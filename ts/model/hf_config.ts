@@ -5,6 +5,7 @@ import { checkAliases, withoutAliases } from './hf_aliases';
 import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
+import { gptOss } from './hf_gpt_oss';
 import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
@@ -142,6 +143,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
     case 'deepseek_v3':
     case 'kimi_k2':
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
+    case 'gpt_oss':
+      return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }
@@ -264,6 +267,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    attentionSinks: false,
     slidingWindows: new Array(c.n_layer).fill(0),
     qkvBias: true,
     outputBias: true,

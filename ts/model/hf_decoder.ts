@@ -56,6 +56,7 @@ export function rmsDecoder(
     attentionScale: headDim ** -0.5,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    attentionSinks: false,
     slidingWindows: everyLayer(c, null),
     qkvBias: false,
     outputBias: false,

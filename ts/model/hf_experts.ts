@@ -15,6 +15,7 @@ export const SOFTMAX_EXPERTS = {
   groups: 1,
   topGroups: 1,
   routedScale: 1,
+  biases: false,
 } as const;
 
 type QwenMoe = FamilyConfig<'qwen2_moe'> | FamilyConfig<'qwen3_moe'>;
@@ -69,6 +70,7 @@ export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
       groups,
       topGroups,
       routedScale: c.routed_scaling_factor,
+      biases: false,
     },
     moeLayers,
   };

@@ -8,8 +8,16 @@ const REFUSED: Readonly<Record<string, string>> = {
     'weights in a file of another name are not supported: name it model.safetensors and leave the key out',
 };
 
+/** gpt-oss is published in this format alone. */
+const MXFP4 =
+  'quantization_config: weights in MXFP4 are not supported: load the model in transformers with ' +
+  'quantization_config=Mxfp4Config(dequantize=True) and dtype=torch.bfloat16, remove quantization_config from its config, and ' +
+  'save_pretrained() to a directory, which is a bfloat16 checkpoint';
+
 /** The first such key that must not be ignored, and why; null: none. */
 export function refusedKey(config: Readonly<Record<string, unknown>>): string | null {
+  const quantized = config['quantization_config'];
+  if (isSet(quantized) && (quantized as { quant_method?: unknown }).quant_method === 'mxfp4') return MXFP4;
   for (const [key, why] of Object.entries(REFUSED)) if (isSet(config[key])) return `${key}: ${why}`;
   // transformers masks nothing also where it is null.
   if ('is_causal' in config && !config['is_causal'])

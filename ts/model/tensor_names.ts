@@ -1,13 +1,15 @@
-import type { NativeLatentConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLatentConfig, NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import type { Family } from './hf_schema';
 
 /**
- * One Hugging Face tensor and where it lies in Troupe's parameters (native/model/decoder_layout.h): rows [row, row + rows) of
- * `param`, stored transposed in the file when `transpose` (GPT-2's Conv1D).
+ * One Hugging Face tensor, or a part of it, and where it lies in Troupe's parameters (native/model/decoder_layout.h): rows
+ * [row, row + rows) of `param`, stored transposed in the file when `transpose` (GPT-2's Conv1D).
  */
 export interface TensorMapping {
   hf: string;
-  shape: number[]; // in the file
+  shape: number[]; // in the file, of the whole tensor
+  /** The tensor holds those of all experts one behind the other, and this is the one at `part` of its first dimension. */
+  part?: number;
   param: string;
   row: number;
   rows: number;
@@ -33,6 +35,12 @@ class MappingBuilder {
     this.entries.push({ hf, shape: [size], param, row: 0, rows: size, transpose: false, buffer: true });
   }
 
+  /** One of the tensors that the file holds as one, whose first dimension they are; cols 0: vectors. */
+  part(hf: string, part: number, parts: number, param: string, rows: number, cols = 0): void {
+    const shape = cols === 0 ? [parts, rows] : [parts, cols, rows];
+    this.entries.push({ hf, shape, part, param, row: 0, rows, transpose: cols > 0 });
+  }
+
   /** Several file tensors stacked by rows in one parameter. */
   fused(param: string, slices: Slice[], cols = 0, transpose = false): void {
     let row = 0;
@@ -42,6 +50,20 @@ class MappingBuilder {
       row += rows;
     }
   }
+}
+
+/** The parts of one tensor of a checkpoint, in the order in which they lie there: one, where it is no part. */
+export type FileTensor = readonly [TensorMapping, ...TensorMapping[]];
+
+/** What `mapping` says, by tensor, in its order. */
+export function fileTensors(mapping: readonly TensorMapping[]): FileTensor[] {
+  const byName = new Map<string, [TensorMapping, ...TensorMapping[]]>();
+  for (const entry of mapping) {
+    const parts = byName.get(entry.hf);
+    if (parts === undefined) byName.set(entry.hf, [entry]);
+    else parts.push(entry);
+  }
+  return [...byName.values()];
 }
 
 /** Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. */
@@ -65,7 +87,8 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
       map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
     const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
     map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
-    if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own);
+    if (c.moe?.biases) fusedExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
+    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own);
     else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
     if (c.postNorms)
       map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
@@ -123,6 +146,7 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
   const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
   map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
   if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+  if (c.attentionSinks) map.tensor(`${hf}.sinks`, `${own}.sinks`, c.numHeads);
 }
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
@@ -171,6 +195,29 @@ function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
       c.hiddenSize,
       moe.intermediateSize,
     );
+  }
+}
+
+/** gpt-oss: what all experts have in one tensor, transposed, and pairs of gate and up as the parameters have them. */
+function fusedExpertsMapping(
+  c: NativeModelConfig,
+  moe: NativeMoeConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { numExperts, intermediateSize } = moe;
+  map.tensor(`${hf}.router.weight`, `${own}.router.weight`, numExperts, c.hiddenSize);
+  map.tensor(`${hf}.router.bias`, `${own}.router.bias`, numExperts);
+  for (const [name, leaf, rows, cols] of [
+    ['gate_up_proj', 'in', 2 * intermediateSize, c.hiddenSize],
+    ['down_proj', 'out', c.hiddenSize, intermediateSize],
+  ] as const) {
+    const all = `${hf}.experts.${name}`;
+    for (let e = 0; e < numExperts; e++)
+      map.part(all, e, numExperts, `${own}.experts.${e}.${leaf}.weight`, rows, cols);
+    for (let e = 0; e < numExperts; e++)
+      map.part(`${all}_bias`, e, numExperts, `${own}.experts.${e}.${leaf}.bias`, rows);
   }
 }
 
@@ -231,6 +278,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   dots1: 'Dots1',
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
+  gpt_oss: 'GptOss',
   gpt2: 'GPT2',
 };
 

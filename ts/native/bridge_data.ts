@@ -19,6 +19,8 @@ export interface NativeMoeConfig {
   topGroups: number;
   /** Factor of the routing weights. */
   routedScale: number;
+  /** Of the router and of both matrices of every expert. */
+  biases: boolean;
 }
 
 /** Multi-head latent attention (native/model/latent_projection.h). */
@@ -56,12 +58,15 @@ export interface NativeModelConfig {
   attentionScale: number;
   attentionSoftcap: number;
   finalSoftcap: number;
+  /** A logit per query head that takes part in each row's softmax (native/kernels/attention_sinks.h). */
+  attentionSinks: boolean;
   slidingWindows: number[];
   qkvBias: boolean;
   outputBias: boolean;
   mlpBias: boolean;
   gatedMlp: boolean;
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h). */
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'clamped_swiglu';
   positions: 'rope' | 'learned';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;

@@ -1,6 +1,6 @@
 // What of a role the engine is asked for: its options on one rank, and the work of its verbs.
-import { floatBytes } from '../checkpoint/write_plan';
-import { tensorMapping } from '../model/tensor_names';
+import { floatBytes, partOffset } from '../checkpoint/write_plan';
+import { fileTensors, tensorMapping } from '../model/tensor_names';
 import type {
   NativeEngineOptions,
   NativeMemoryWork,
@@ -79,11 +79,15 @@ export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequ
 
 function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
   let size = 0;
-  const tensors = tensorMapping(model).map(({ hf, shape, param, row, rows, transpose }) => {
-    const offset = size;
+  const tensors = fileTensors(tensorMapping(model)).flatMap((tensor) => {
+    const [{ hf, shape }] = tensor;
+    const begin = size;
     const dtype = fileDtypes?.get(hf) ?? 'BF16';
     size += floatBytes(dtype) * shape.reduce((count, extent) => count * extent, 1);
-    return { label: hf, param, row, rows, transpose, offset, dtype };
+    return tensor.map(({ param, row, rows, transpose, part }) => {
+      const offset = begin + partOffset(shape, part, dtype);
+      return { label: hf, param, row, rows, transpose, offset, dtype };
+    });
   });
   return { path: '', header: new Uint8Array(), size, tensors };
 }

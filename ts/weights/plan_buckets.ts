@@ -1,5 +1,6 @@
 import { badOption } from '../base/check_options';
-import type { TensorMapping } from '../model/tensor_names';
+import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import { fileTensors } from '../model/tensor_names';
 import type { NativeWeightChunk } from '../native/bridge';
 import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';
 
@@ -27,8 +28,10 @@ export function planBuckets(
     if (bucket.parts.length > 0) buckets.push(bucket);
     bucket = { dtype: next, parts: [], chunks: [], bytes: 0 };
   };
-  const buffers = mapping.filter((m) => m.buffer);
-  for (const m of [...mapping.filter((one) => !one.buffer), ...buffers]) {
+  const tensors = fileTensors(mapping);
+  const buffers = tensors.filter(([m]) => m.buffer);
+  for (const of of [...tensors.filter(([m]) => !m.buffer), ...buffers]) {
+    const [m] = of;
     const tensor: WeightTensor = { name: m.hf, dtype: m.buffer ? 'float32' : dtype, shape: m.shape };
     if (tensor.dtype !== bucket.dtype) flush(tensor.dtype);
     const width = rowBytes(tensor);
@@ -44,7 +47,7 @@ export function planBuckets(
       const rows = Math.min(atOnce, all - row);
       if (bucket.bytes + rows * width > bucketBytes) flush(tensor.dtype);
       bucket.parts.push({ ...tensor, row, rows });
-      bucket.chunks.push(chunkOf(m, row, rows));
+      bucket.chunks.push(...chunksOf(of, row, rows));
       bucket.bytes += rows * width;
     }
   }
@@ -52,13 +55,21 @@ export function planBuckets(
   return buckets;
 }
 
-/** Rows [row, row + rows) of a Hugging Face tensor as the core finds them. */
-export const chunkOf = (m: TensorMapping, row: number, rows: number): NativeWeightChunk => ({
+/** Rows [row, row + rows) of a Hugging Face tensor as the core finds them; a row of one that has parts is a part. */
+export function chunksOf(tensor: FileTensor, row: number, rows: number): NativeWeightChunk[] {
+  const [whole] = tensor;
+  if (whole.part === undefined) return [chunkOf(whole, row, rows)];
+  return tensor
+    .slice(row, row + rows)
+    .map((m) => chunkOf(m, 0, m.transpose ? (m.shape[1] as number) : m.rows));
+}
+
+const chunkOf = (m: TensorMapping, first: number, count: number): NativeWeightChunk => ({
   param: m.param,
   row: m.row,
   rows: m.rows,
   transpose: m.transpose,
   label: m.hf,
-  first: row,
-  count: rows,
+  first,
+  count,
 });

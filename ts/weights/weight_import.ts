@@ -1,8 +1,9 @@
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
-import type { TensorMapping } from '../model/tensor_names';
+import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import { fileTensors } from '../model/tensor_names';
 import type { NativeWeightBucket } from '../native/bridge';
-import { chunkOf } from './plan_buckets';
+import { chunksOf } from './plan_buckets';
 import {
   rowBytes,
   WEIGHT_BYTES,
@@ -18,50 +19,51 @@ const refused = (message: string): TroupeError =>
 
 /** What has come of a model so far. Parts of a tensor come in the order of its rows. */
 class Intake {
-  private readonly mapping: ReadonlyMap<string, TensorMapping>;
+  private readonly tensors: ReadonlyMap<string, FileTensor>;
   private readonly received = new Map<string, number>();
 
   constructor(mapping: readonly TensorMapping[]) {
-    this.mapping = new Map(mapping.map((m) => [m.hf, m]));
+    this.tensors = new Map(fileTensors(mapping).map((tensor) => [tensor[0].hf, tensor]));
   }
 
   /** Checks a bucket as a whole before any of it counts. */
   accept({ parts }: WeightBucket): NativeWeightBucket {
     const rows = new Map(this.received);
-    const chunks = parts.map((part) => {
-      const m = this.check(part, rows.get(part.name) ?? 0, parts[0]?.dtype);
+    const chunks = parts.flatMap((part) => {
+      const tensor = this.check(part, rows.get(part.name) ?? 0, parts[0]?.dtype);
       rows.set(part.name, part.row + part.rows);
-      return chunkOf(m, part.row, part.rows);
+      return chunksOf(tensor, part.row, part.rows);
     });
     for (const [name, row] of rows) this.received.set(name, row);
     return { dtype: parts[0]?.dtype ?? 'float32', chunks };
   }
 
   get complete(): number {
-    return [...this.mapping.values()].filter((m) => this.received.get(m.hf) === m.shape[0]).length;
+    return [...this.tensors.values()].filter(([m]) => this.received.get(m.hf) === m.shape[0]).length;
   }
 
   /** @throws INVALID_MODEL listing what has not come, or not all of it */
   checkComplete(): void {
-    const missing = [...this.mapping.values()].filter((m) => this.received.get(m.hf) !== m.shape[0]);
+    const missing = [...this.tensors.values()].filter(([m]) => this.received.get(m.hf) !== m.shape[0]);
     if (missing.length === 0) return;
-    const names = missing.slice(0, SHOWN).map(({ hf, shape }) => {
+    const names = missing.slice(0, SHOWN).map(([{ hf, shape }]) => {
       const rows = this.received.get(hf);
       return rows === undefined ? hf : `${hf} (${rows} of ${shape[0]} rows came)`;
     });
     const more = missing.length > SHOWN ? ` and ${missing.length - SHOWN} more` : '';
     throw refused(
-      `expected all ${this.mapping.size} tensors of the model, but ${missing.length} are missing: ${names.join(', ')}${more}`,
+      `expected all ${this.tensors.size} tensors of the model, but ${missing.length} are missing: ${names.join(', ')}${more}`,
     );
   }
 
-  private check(part: WeightPart, expectedRow: number, dtype: string | undefined): TensorMapping {
+  private check(part: WeightPart, expectedRow: number, dtype: string | undefined): FileTensor {
     const { name, shape, row, rows, data } = part;
-    const m = this.mapping.get(name);
-    if (m === undefined) {
-      const example = this.mapping.keys().next().value;
+    const tensor = this.tensors.get(name);
+    if (tensor === undefined) {
+      const example = this.tensors.keys().next().value;
       throw refused(`tensor '${name}' does not belong to this engine, whose names are like '${example}'`);
     }
+    const [m] = tensor;
     if (!Object.hasOwn(WEIGHT_BYTES, part.dtype) || part.dtype !== dtype) {
       throw refused(
         `tensor '${name}': expected dtype ${dtype === part.dtype ? 'float32 or bfloat16' : `${dtype} as in the rest of the bucket`} but got ${part.dtype}`,
@@ -82,7 +84,7 @@ class Intake {
     if (data.byteLength !== bytes) {
       throw refused(`tensor '${name}': expected ${bytes} bytes for ${rows} rows but got ${data.byteLength}`);
     }
-    return m;
+    return tensor;
   }
 }
 

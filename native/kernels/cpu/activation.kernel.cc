@@ -59,6 +59,56 @@ struct Sigmoid {
   }
 };
 
+// Of the clamped SwiGLU: x sigmoid(1.702 x) up to the limit, and the factor beside it. A NaN passes; at a
+// limit the gradient does, as in LibTorch.
+struct ClampedGate {
+  static inline __attribute__((always_inline)) float value(float x) {
+    const float g = x > kSwigluLimit ? kSwigluLimit : x;
+    return g / (1.0f + vector_exp(-kSwigluSlope * g));
+  }
+  static inline __attribute__((always_inline)) ValueSlope both(float x) {
+    const float g = x > kSwigluLimit ? kSwigluLimit : x;
+    const float s = vector_sigmoid(kSwigluSlope * g);
+    const float y = g * s;
+    return {y, x > kSwigluLimit ? 0.0f : s + kSwigluSlope * y * (1.0f - s)};
+  }
+  static inline __attribute__((always_inline)) ValueSlope up(float x) {
+    const float below = x > kSwigluLimit ? kSwigluLimit : x;
+    const float within = below < -kSwigluLimit ? -kSwigluLimit : below;
+    return {within + 1.0f, x > kSwigluLimit || x < -kSwigluLimit ? 0.0f : 1.0f};
+  }
+};
+
+// Pairs of gate and up side by side.
+template <typename T>
+void forward_pairs(const ActivationForward& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const T* x = static_cast<const T*>(a.x.data) + r * a.x.stride;
+    T* out = static_cast<T*>(a.out.data) + r * a.out.stride;
+#pragma omp simd
+    for (int64_t j = 0; j < a.cols; ++j)
+      store(out + j, ClampedGate::value(load(x + 2 * j)) * ClampedGate::up(load(x + 2 * j + 1)).value);
+  }
+}
+
+template <typename T, bool kOut>
+void backward_pairs(const ActivationBackward& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const T* dout = static_cast<const T*>(a.dout.data) + r * a.dout.stride;
+    const T* x = static_cast<const T*>(a.x.data) + r * a.x.stride;
+    T* dx = static_cast<T*>(a.dx.data) + r * a.dx.stride;
+    T* out = kOut ? static_cast<T*>(a.out.data) + r * a.out.stride : nullptr;
+#pragma omp simd
+    for (int64_t j = 0; j < a.cols; ++j) {
+      const float grad = load(dout + j);
+      const ValueSlope gate = ClampedGate::both(load(x + 2 * j)), up = ClampedGate::up(load(x + 2 * j + 1));
+      store(dx + 2 * j, grad * up.value * gate.slope);
+      store(dx + 2 * j + 1, grad * gate.value * up.slope);
+      if (kOut) store(out + j, gate.value * up.value);
+    }
+  }
+}
+
 template <typename T, typename Act>
 void forward_rows(const ActivationForward& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
@@ -118,6 +168,7 @@ void forward(const ActivationForward& a) {
     case kGeluTanhId: return forward_rows<T, GeluTanh>(a);
     case kReluId: return forward_rows<T, Relu>(a);
     case kSigmoidId: return forward_rows<T, Sigmoid>(a);
+    case kClampedSwigluId: return forward_pairs<T>(a);
   }
 }
 
@@ -129,6 +180,8 @@ void backward(const ActivationBackward& a) {
     case kGeluTanhId: return backward_kind<T, GeluTanh>(a);
     case kReluId: return backward_kind<T, Relu>(a);
     case kSigmoidId: return backward_kind<T, Sigmoid>(a);
+    case kClampedSwigluId:
+      return a.out.data != nullptr ? backward_pairs<T, true>(a) : backward_pairs<T, false>(a);
   }
 }
 

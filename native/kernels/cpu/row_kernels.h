@@ -83,7 +83,10 @@ struct RotaryKernels {
   void (*backward[kNumDtypes])(const RotaryBackward& args);
 };
 
-enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kReluId, kSigmoidId };
+enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kReluId, kSigmoidId, kClampedSwigluId };
+
+// Of kClampedSwigluId.
+constexpr float kSwigluSlope = 1.702f, kSwigluLimit = 7.0f;
 
 struct ActivationForward {
   ActivationId kind;

@@ -47,6 +47,48 @@ __device__ void for_each_pack(int64_t rows, int64_t cols, const Body& body) {
   }
 }
 
+// The clamped SwiGLU of pairs: x sigmoid(1.702 x) up to the limit, and the factor beside it.
+__device__ Slope clamped_gate(float x) {
+  const float g = x > kSwigluLimit ? kSwigluLimit : x;
+  const float s = 1.0f / (1.0f + expf(-kSwigluSlope * g));
+  return {g * s, x > kSwigluLimit ? 0.0f : s * (1.0f + kSwigluSlope * g * (1.0f - s))};
+}
+__device__ Slope clamped_up(float x) {
+  const float below = x > kSwigluLimit ? kSwigluLimit : x;
+  const float within = below < -kSwigluLimit ? -kSwigluLimit : below;
+  return {within + 1.0f, x > kSwigluLimit || x < -kSwigluLimit ? 0.0f : 1.0f};
+}
+
+// Runs body(row, column) for every column of the output.
+template <typename Body>
+__device__ void for_each_pair(int64_t rows, int64_t cols, const Body& body) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * cols; i += step)
+    body(i / cols, i % cols);
+}
+
+template <typename T>
+__global__ void forward_pairs_kernel(ActivationForward a) {
+  for_each_pair(a.rows, a.cols, [&](int64_t r, int64_t j) {
+    const T* x = row_of<T>(a.x, r) + 2 * j;
+    store(row_of<T>(a.out, r) + j, clamped_gate(to_float(x[0])).value * clamped_up(to_float(x[1])).value);
+  });
+}
+
+// dx may be x: a thread reads what it overwrites first.
+template <typename T>
+__global__ void backward_pairs_kernel(ActivationBackward a) {
+  for_each_pair(a.rows, a.cols, [&](int64_t r, int64_t j) {
+    const T* x = row_of<T>(a.x, r) + 2 * j;
+    T* dx = row_of<T>(a.dx, r) + 2 * j;
+    const float grad = to_float(row_of<T>(a.dout, r)[j]);
+    const Slope gate = clamped_gate(to_float(x[0])), up = clamped_up(to_float(x[1]));
+    store(dx, grad * up.value * gate.slope);
+    store(dx + 1, grad * gate.value * up.slope);
+    if (a.out.data != nullptr) store(row_of<T>(a.out, r) + j, gate.value * up.value);
+  });
+}
+
 template <typename T, ActivationId kKind>
 __global__ void forward_kernel(ActivationForward a, bool aligned) {
   for_each_pack(a.rows, a.cols, [&](int64_t r, int64_t j) {
@@ -99,6 +141,7 @@ void with_kind(ActivationId kind, const Body& body) {
     case kGeluTanhId: return body(std::integral_constant<ActivationId, kGeluTanhId>());
     case kReluId: return body(std::integral_constant<ActivationId, kReluId>());
     case kSigmoidId: return body(std::integral_constant<ActivationId, kSigmoidId>());
+    case kClampedSwigluId: return;  // has kernels of its own
   }
 }
 
@@ -112,6 +155,8 @@ void forward(const ActivationForward& a) {
   if (a.rows == 0 || a.cols == 0) return;
   const bool aligned = aligned_rows<T>(a.x.data, a.x.stride) && aligned_rows<T>(a.out.data, a.out.stride) &&
                        second_half_aligned<T>(a.gated, a.cols);
+  if (a.kind == kClampedSwigluId)
+    forward_pairs_kernel<T><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a);
   with_kind(a.kind, [&](auto kind) {
     forward_kernel<T, kind><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a, aligned);
   });
@@ -124,6 +169,8 @@ void backward(const ActivationBackward& a) {
   const bool aligned = aligned_rows<T>(a.x.data, a.x.stride) && aligned_rows<T>(a.dx.data, a.dx.stride) &&
                        aligned_rows<T>(a.dout.data, a.dout.stride) &&
                        aligned_rows<T>(a.out.data, a.out.stride) && second_half_aligned<T>(a.gated, a.cols);
+  if (a.kind == kClampedSwigluId)
+    backward_pairs_kernel<T><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a);
   with_kind(a.kind, [&](auto kind) {
     backward_kernel<T, kind><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a, aligned);
   });

@@ -29,7 +29,14 @@ struct Args {
   int64_t qkv_stride, max_pages, layer_bytes, head_bytes;
   int num_heads, num_kv_heads, head_dim, group_chunks, window;
   float scale, softcap;
+  const float* sinks;  // [heads]; null: none
 };
+
+// The sum that a row's values are divided by, from that of exp(score - top) over its keys: a sink takes its
+// part of the softmax (kernels/attention_sinks.h). Where it is far above the scores the values become 0.
+__device__ inline float with_sink(const Args& a, int64_t query_head, float top, float total) {
+  return a.sinks == nullptr ? total : total + expf(a.sinks[query_head] - top);
+}
 
 __device__ inline float warp_max(float value) {
 #pragma unroll
@@ -170,6 +177,7 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
       factors[w] = sums[w][g] > 0 ? expf(tops[w][g] - higher) : 0.0f;  // a warp without pages: 0
       total += factors[w] * sums[w][g];
     }
+    const float divisor = with_sink(a, head * group_size + first_query + g, higher, total);
     float* left = splits > 1 ? partial_of(a, row, head * group_size + first_query + g, split) : nullptr;
     for (int d = threadIdx.x; d < dim; d += kThreads) {
       float value = 0;
@@ -178,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
       if (left != nullptr) {
         left[d] = value;
       } else {
-        store(out + static_cast<int64_t>(g) * dim + d, value / total);
+        store(out + static_cast<int64_t>(g) * dim + d, value / divisor);
       }
     }
     if (left != nullptr && threadIdx.x == 0) {
@@ -202,6 +210,7 @@ __global__ void __launch_bounds__(kThreads) combine_parts_kernel(Args a) {
   float top = -INFINITY, total = 0;
   for (int split = 0; split < splits; ++split) top = fmaxf(top, part(split).top);
   for (int split = 0; split < splits; ++split) total += factor_of(part(split), top) * part(split).sum;
+  total = with_sink(a, query_head, top, total);
   T* out = static_cast<T*>(a.out) + (row * a.num_heads + query_head) * a.head_dim;
   for (int d = threadIdx.x; d < a.head_dim; d += kThreads) {
     float value = 0;
@@ -268,6 +277,7 @@ void decode_attention(const PagedAttention& task) {
   a.window = static_cast<int>(task.window);
   a.scale = task.scale;
   a.softcap = task.softcap;
+  a.sinks = task.sinks.defined() ? task.sinks.const_data_ptr<float>() : nullptr;
   if (task.qkv.scalar_type() == at::kFloat) {
     launch_slices<float>(a, rows);
   } else {

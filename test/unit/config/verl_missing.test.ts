@@ -332,6 +332,7 @@ describe('troupe validate', () => {
     'deepseek-ai/DeepSeek-R1',
     'moonshotai/Moonlight-16B-A3B',
     'moonshotai/Kimi-K2-Instruct',
+    'lmsys/gpt-oss-20b-bf16',
   ])('a model that is there, by its name: %s', async (name) => {
     await expect(check(name)).resolves.toBeDefined();
   });
@@ -361,7 +362,7 @@ describe('troupe validate', () => {
 
   it('reports what is missing and what is wrong at once', async () => {
     const file = write(
-      'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: openai/gpt-oss-20b } }\n' +
+      'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: Qwen/Qwen3-Next-80B-A3B-Instruct } }\n' +
         'trainer: { nnodes: 2, launcher: { type: local }, logger: [swanlab] }\n',
       'yaml',
     );

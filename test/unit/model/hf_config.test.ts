@@ -22,7 +22,7 @@ describe('conformance models', () => {
     expect(lm.slidingWindows).toHaveLength(lm.numLayers);
     expect(value.tiedEmbeddings).toBe(false);
     expect(value.finalSoftcap).toBe(0);
-    const names = tensorMapping(lm).map((m) => m.hf);
+    const names = tensorMapping(lm).map((m) => `${m.hf} ${m.part ?? ''}`.trim());
     expect(new Set(names).size).toBe(names.length);
     expect(names.includes('lm_head.weight')).toBe(!lm.tiedEmbeddings);
   });
@@ -69,6 +69,7 @@ describe('conformance models', () => {
       correctionBias: false,
       groups: 1,
       topGroups: 1,
+      biases: false,
       routedScale: 1,
     });
     expect(resolve(configOf('qwen2_moe'))).toMatchObject({

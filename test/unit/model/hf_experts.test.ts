@@ -35,6 +35,7 @@ test('the conformance models', () => {
     correctionBias: true,
     groups: 4,
     topGroups: 2,
+    biases: false,
     routedScale: 2.5,
   });
   const dots = resolve(configOf('dots1'));

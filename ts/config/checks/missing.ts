@@ -94,7 +94,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/omni|audio|wan-?2|flux|stable-?diffusion/i, 'images or sound (a multimodal model)'],
   [/qwen-?_?3\.?[5-9]/i, 'the model family Qwen3.5'],
   [/qwen-?_?3-?_?next/i, 'the model family Qwen3-Next'],
-  [/gpt-?_?oss/i, 'the model family gpt-oss'],
+  [/gpt-?_?oss/i, ''],
   [
     /deepseek[-_]?(coder[-_]?)?v(2|3\.2|[4-9])|dsv(2|[4-9])|deepseek-?moe/i,
     'the model family DeepSeek-V2, V3.2 and later',
