@@ -108,9 +108,9 @@ def load(setup):
     sys.path[0] = os.getcwd()
     try:
         importlib.import_module("verl.tools.schemas")
-    except ModuleNotFoundError as error:
-        # verl itself is there, and something that it needs is not.
-        if (error.name or "").split(".")[0] != "verl":
+    except BaseException as error:
+        # Otherwise verl itself is there, and something that it needs is not.
+        if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] != "verl":
             raise Refused("could not import verl.tools: %s" % told(error))
         verl_interface.install()
     tools = {}
@@ -134,7 +134,7 @@ def described(tool):
 
 
 def answer(result):
-    """What a tool returned, as the protocol has it; `_meta` has its reward. Raises TypeError."""
+    """What a tool returned, as the protocol has it; `_meta` has its reward. Raises what is wrong with it."""
     response, reward, _ = result if isinstance(result, tuple) else (result, None, None)
     if getattr(response, "image", None) or getattr(response, "video", None):
         raise TypeError("it answered with images or videos, and the model reads text alone")

@@ -1,6 +1,6 @@
 // Tools in Python: the real processes, with verl's interface (its own where verl is installed, else ours).
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PythonTools } from '../../../ts/agent/tools/python_tools';
@@ -202,6 +202,16 @@ test('files that are not those of verl, MCP classes, functions without the decor
   await expect(open(null, plain).tools()).rejects.toThrow(/no function with the decorator function_tool/);
   const none = { configPath: configFile(SUM), functionPath: null, python: 'no-such-python', processes: 1 };
   await expect(new PythonTools(none).tools()).rejects.toThrow(/no-such-python/);
+});
+
+test('a verl that lacks what it needs is told', async () => {
+  const broken = join(directory, 'broken');
+  mkdirSync(join(broken, 'verl'), { recursive: true });
+  writeFileSync(join(broken, 'verl', '__init__.py'), 'import no_such_torch\n');
+  process.env['PYTHONPATH'] = `${broken}:${fixtures}`;
+  const tools = open(configFile(SUM)).tools();
+  process.env['PYTHONPATH'] = fixtures;
+  await expect(tools).rejects.toThrow(/could not import verl.tools: .*no_such_torch/);
 });
 
 const hasVerl =
