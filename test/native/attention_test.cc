@@ -1,5 +1,7 @@
 #include "kernels/attention.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <array>
 
 #include "base/counting_allocator.h"
