@@ -1,4 +1,5 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { loadSftConfig } from '../../../ts/config/config';
 import { leafPaths } from '../../../ts/config/reading/tree';
@@ -47,13 +48,13 @@ describe('what the source leaves to verl', () => {
 it('tools in Python keep their files, and how many workers have them', () => {
   const turns = 'actor_rollout_ref.rollout.multi_turn';
   const { config, notMapped } = ppo(
-    `${turns}.tool_config_path=tools.yaml ${turns}.function_tool_path=tools.py actor_rollout_ref.rollout.agent.num_workers=4`,
+    `${turns}.tool_config_path=~/tools.yaml ${turns}.function_tool_path=tools.py actor_rollout_ref.rollout.agent.num_workers=4`,
   );
   expect(notMapped).toEqual([]);
   expect(config).toMatchObject({
     actor_rollout_ref: {
       rollout: {
-        multi_turn: { tool_config_path: 'tools.yaml', function_tool_path: 'tools.py' },
+        multi_turn: { tool_config_path: join(homedir(), 'tools.yaml'), function_tool_path: 'tools.py' },
         agent: { num_workers: 4 },
       },
     },

@@ -1,5 +1,3 @@
-import { existsSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { show } from '../../base/text';
 import { defaultPreset } from '../derived/correction';
 import { type Carried, hide } from '../reading/hidden';
@@ -21,6 +19,7 @@ import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
 import { earlierVersions } from './earlier_versions';
+import { isHubName, withHome } from './file_names';
 import { otherKeys } from './other_keys';
 import { OwnSections } from './own_sections';
 import type { Computed, Rewritten } from './rewriting';
@@ -61,9 +60,6 @@ export function importVerl(source: VerlSource): VerlImport {
   const rewritten = sections.result();
   return new Import(rewritten.source, rewritten).run();
 }
-
-const PATHS =
-  /(^|\.)(train_files|val_files|path|model_path|tokenizer_path|default_local_dir|resume_from_path|.*_data_dir)$/;
 
 /** Keys that, said on a command line, say what kind of run it is, though verl's default has the same value. */
 const TELLING: Readonly<Record<string, string>> = {
@@ -279,7 +275,7 @@ class Import {
   }
 
   private field(leaf: Field<unknown>, path: string, given: unknown, from: string): void {
-    const value = PATHS.test(path) ? withHome(given) : given;
+    const value = withHome(path, given);
     const parsed = leaf.type.schema.safeParse(value);
     if (!parsed.success) {
       if (value === null) this.note('withoutEffect', from, 'is null: the default holds');
@@ -304,7 +300,7 @@ class Import {
     }
     if (JSON.stringify(value) !== JSON.stringify(given))
       this.note('changed', from, `is now ${this.shown(from, value)}`);
-    if (/model\.path$|^distillation\..*model_path$/.test(path) && isHubName(value)) {
+    if (isHubName(path, value)) {
       this.note(
         'changed',
         from,
@@ -359,7 +355,7 @@ class Import {
   }
 
   private otherDefault({ key, verl, ours }: OtherDefault): void {
-    const value = PATHS.test(key) ? withHome(verl) : verl;
+    const value = withHome(key, verl);
     setPath(this.result.config, key, value);
     this.result.defaults.push({
       key,
@@ -392,13 +388,3 @@ function sectionAt(schema: Section, path: string): Section | null {
   }
   return node === undefined || isLeaf(node) ? null : node;
 }
-
-/** verl expands ~ in the names of files. */
-function withHome(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(withHome);
-  if (typeof value !== 'string') return value;
-  return value.replace(/^~(?=\/|$)/, homedir());
-}
-
-const isHubName = (value: unknown): boolean =>
-  typeof value === 'string' && /^[\w-]+\/[\w.-]+$/.test(value) && !existsSync(value);
