@@ -14,6 +14,9 @@ export class ServerLost extends Error {}
 /** The server has too much to do, or says so for another one. */
 export class ServerBusy extends ServerLost {}
 
+/** What answers has weights that the server was not given: it was started again, or is another one. */
+export class OtherWeights extends ServerLost {}
+
 /** The server understood and will not do it. */
 export class ServerRefused extends Error {}
 
