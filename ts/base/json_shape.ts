@@ -70,7 +70,7 @@ export function holdsAtMost(value: unknown, most: number): boolean {
     const inner: unknown[] = Array.isArray(next) ? next : Object.values(next);
     found += inner.length;
     if (found > most) return false;
-    open.push(...inner);
+    for (const one of inner) open.push(one);
   }
   return true;
 }

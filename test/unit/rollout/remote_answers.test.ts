@@ -67,6 +67,13 @@ test('log-probs of a certain token may be rounded up', async () => {
   expect([...(await rollout.submit(request(10)).result).tokens]).toEqual([11]);
 });
 
+test('counts behind the last token have no likeliest ones', async () => {
+  const rollout = await servers.connect([await servers.fake()]);
+  const { sampling, ...rest } = request(10);
+  const { topLogProbs } = await rollout.submit({ ...rest, sampling: { ...sampling, topLogProbs: 2 } }).result;
+  expect(topLogProbs).toHaveLength(5);
+});
+
 test('likeliest tokens of fewer positions than there are tokens are an error', async () => {
   const { answer } = EXCHANGES.sglang;
   const short = { ...answer.meta_info, output_top_logprobs: answer.meta_info.output_top_logprobs.slice(1) };

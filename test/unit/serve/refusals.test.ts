@@ -126,6 +126,7 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'chat_template_kwargs',
     /at most 10000 values/,
   ],
+  ['more messages than a conversation has', { messages: Array(16_385).fill({}) }, 400, 'messages', /<=16384/],
   [
     'a message without words',
     { messages: [{ role: 'user' }] },
@@ -166,6 +167,13 @@ test.each([
   } finally {
     parse.mockRestore();
   }
+});
+
+test('what a template would be shown is bounded', async () => {
+  const s = await serve(() => '');
+  const body = { messages: [{ ...hello[0], more: Array(200_000).fill(1) }] };
+  const answer = answerChat(s.model, body, new AbortController().signal);
+  await expect(answer).rejects.toThrow(/at most 200000 values in all its lists and objects/);
 });
 
 test('colons and brackets of texts are none', () => {

@@ -36,6 +36,6 @@ export function checkPart(
     refuse(
       `the log-prob ${positive}, which is above 0: does it send logits (vLLM: --logprobs-mode processed_logprobs)?`,
     );
-  if (top && topLogProbs?.length !== tokens.length)
+  if (top && (topLogProbs?.length ?? 0) !== tokens.length)
     refuse(`${tokens.length} tokens with the likeliest ones of ${topLogProbs?.length ?? 0} positions`);
 }

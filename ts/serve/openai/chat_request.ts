@@ -22,6 +22,8 @@ import { list } from './lists';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
+/** A template takes 25 µs for each. */
+const MOST_MESSAGES = 16_384;
 /** Of the template, each of which takes it a while. */
 const MOST_VARIABLES = 256;
 const MOST_VALUES = 10_000;
@@ -79,7 +81,7 @@ const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  messages: list(message, { min: 1 }),
+  messages: list(message, { min: 1, max: MOST_MESSAGES }),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
   logprobs: z.boolean().nullish(),
