@@ -45,6 +45,36 @@ export function shapeProblem(json: string): ShapeProblem | null {
   return null;
 }
 
+/** What makes a text too much to parse, or its value to walk, told before either; null: nothing. It need not be JSON. */
+export function sizeProblem(json: string, mostKeys: number): 'deep' | 'keys' | null {
+  let levels = 0;
+  let keys = 0;
+  for (let i = 0; i < json.length; i++) {
+    const code = json.charCodeAt(i);
+    if (code === QUOTE) i = stringEnd(json, i) - 1;
+    else if (code === COLON && ++keys > mostKeys) return 'keys';
+    else if (code === OPEN_OBJECT || code === OPEN_ARRAY) {
+      if (++levels > MOST_LEVELS) return 'deep';
+    } else if (code === CLOSE_OBJECT || code === CLOSE_ARRAY) levels--;
+  }
+  return null;
+}
+
+/** Whether a value of JSON holds at most so many others, at all its levels. */
+export function holdsAtMost(value: unknown, most: number): boolean {
+  const open: unknown[] = [value];
+  let found = 0;
+  while (open.length > 0) {
+    const next = open.pop();
+    if (typeof next !== 'object' || next === null) continue;
+    const inner: unknown[] = Array.isArray(next) ? next : Object.values(next);
+    found += inner.length;
+    if (found > most) return false;
+    for (const one of inner) open.push(one);
+  }
+  return true;
+}
+
 /** The problem in words, with the line of the text. */
 export function describeShape(json: string, { kind, key, at }: ShapeProblem): { line: number; what: string } {
   const line = json.slice(0, at).split('\n').length;

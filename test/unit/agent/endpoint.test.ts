@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { type Agent, defineAgent } from '../../../ts/agent/define';
 import { SessionServer } from '../../../ts/agent/endpoint/session_server';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
-import { defineTool, type Tool } from '../../../ts/agent/tools/tool';
+import { defineTool, type Tool, ToolResult } from '../../../ts/agent/tools/tool';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import {
   add,
@@ -95,6 +95,16 @@ describe('the tool agent', () => {
   test.each([
     ['hangs', () => new Promise(() => undefined), /no answer within 0.05 s/],
     ['throws', () => Promise.reject(new Error('broken')), /broken/],
+    [
+      'gives a result without a text',
+      () => new ToolResult({ sum: 3 } as never, 1),
+      /ToolResult: expected a text/,
+    ],
+    [
+      'gives a reward that is none',
+      () => new ToolResult('3', Number.NaN),
+      /and a finite number as reward, got/,
+    ],
     ['tells 100 MB', () => 'x'.repeat(100 * 2 ** 20), null],
   ])('a tool that %s', async (_, work, expected) => {
     const bad = defineTool({

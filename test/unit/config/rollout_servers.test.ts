@@ -99,8 +99,21 @@ const REFUSED: [string, string[], string, RegExp][] = [
     'server.api_key_env',
     /is not set/,
   ],
+  [
+    'a key that no header can hold',
+    ['name=vllm', 'mode=server', 'server.addresses=[http://a]', 'server.api_key_env=TROUPE_TEST_BROKEN_KEY'],
+    'server.api_key_env',
+    /TROUPE_TEST_BROKEN_KEY has characters .*line break/,
+  ],
   ['an engine that nobody knows', ['name=vlm'], 'name', /native, vllm, sglang/],
 ];
+
+beforeAll(() => {
+  process.env['TROUPE_TEST_BROKEN_KEY'] = 'secret\n';
+});
+afterAll(() => {
+  delete process.env['TROUPE_TEST_BROKEN_KEY'];
+});
 
 test.each(REFUSED)('%s', (_, overrides, key, message) => {
   const error = configError(() => load(...overrides));

@@ -1,3 +1,6 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { checkRequest } from '../../../ts/rollout/check_request';
 import { ServerClient, ServerLost, ServerRefused } from '../../../ts/rollout/remote/server_client';
 import type { ServerProtocol } from '../../../ts/rollout/remote/server_protocol';
@@ -290,6 +293,28 @@ test('what passes and what does not', async () => {
     ServerLost,
   );
   expect(() => new ServerClient('ftp://x')).toThrow(/expected a URL/);
+});
+
+test('an address may have a path and a password, which no error repeats', async () => {
+  const seen: (string | undefined)[] = [];
+  const server = createServer(({ url, headers }, response) => {
+    seen.push(url, headers.authorization);
+    response.writeHead(308, { location: 'https://elsewhere/a' }).end('moved');
+  }).listen(0, '::1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const client = new ServerClient(`http://me:secret@[::1]:${port}/engines/1/`);
+  try {
+    await expect(client.json('GET', '/health', null)).rejects.toThrow(
+      new ServerRefused(
+        `http://[::1]:${port}/engines/1/health answered 308 and sends on to https://elsewhere/a: name that address. moved`,
+      ),
+    );
+    expect(seen).toEqual(['/engines/1/health', `Basic ${Buffer.from('me:secret').toString('base64')}`]);
+  } finally {
+    client.close();
+    server.close();
+  }
 });
 
 describe('an answer that is none of such a server names its URL, status and beginning', () => {

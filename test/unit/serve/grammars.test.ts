@@ -29,6 +29,8 @@ const allowed = (mask: Uint32Array): number[] =>
     (id) => ((mask[id >> 5] as number) >>> (id & 31)) & 1,
   );
 
+const SLOW = '^(.{0,20}){1,3}$';
+
 /** What a model of random weights would write: any of the tokens that may come; closing brackets and quotes are likelier. */
 async function walk(grammar: Grammar, seed: number): Promise<string> {
   let state = seed;
@@ -289,6 +291,55 @@ describe('calls that may come beside JSON of a schema', () => {
     for (const text of ['hello', '[1]']) expect([text, await takes(either, text)]).toEqual([text, false]);
   });
 });
+
+const ODD = ['a"b', 'c\\d', 'e\nf', 't\u0001', 'a\\"b\\\\', '__proto__', 'properties'];
+
+test.each(ODD)('a property may have any name: %j', async (name) => {
+  const inner = { type: 'object', properties: { [name]: { const: name } }, required: [name] };
+  const properties = Object.fromEntries([
+    [name, inner],
+    ['other', { enum: [{ properties: { [name]: 1 }, required: [name] }] }],
+  ]);
+  const outer = { type: 'object', properties, required: [name, 'other'], additionalProperties: false };
+  const [quoted, enumerated] = [name, outer.properties['other'].enum[0]].map((one) => JSON.stringify(one));
+  const text = `{${quoted}: {${quoted}: ${quoted}}, "other": ${enumerated}}`;
+  expect(await takes(schema(outer), text)).toBe(true);
+  expect(await takes(schema(outer), text.replace(/^{"/, '{"x'))).toBe(false);
+  const family = toolFamily('hermes');
+  const tools = [{ type: 'function' as const, function: { name: 'f', parameters: outer } }];
+  const call = `<tool_call>\n{"name": "f", "arguments": ${text}}\n</tool_call>`;
+  expect(await takes(forcedCalls(family, tools, 'f', false), call)).toBe(true);
+});
+
+test('masks of a grammar that compiles slowly hold up no others', async () => {
+  // Seconds with a vocabulary of this size.
+  const tokens = Array.from({ length: 50_000 }, (_, i) =>
+    i < 94 ? String.fromCharCode(33 + i) : (i * 7919).toString(36),
+  );
+  const large = new GrammarThreads({ tokens, stopTokenIds: [49_999] });
+  try {
+    const open = await large.open(schema({ type: 'string' }));
+    await open.next(Int32Array.of(tokens.indexOf('"')));
+    let compiled = false;
+    const started = performance.now();
+    const slow = large.open(schema({ type: 'string', pattern: SLOW })).finally(() => {
+      compiled = true;
+    });
+    let [longest, last] = [0, started];
+    const letter = Int32Array.of(tokens.indexOf('a'));
+    while (!compiled) {
+      await open.next(letter);
+      longest = Math.max(longest, performance.now() - last);
+      last = performance.now();
+    }
+    (await slow).close();
+    const took = performance.now() - started;
+    expect(took).toBeGreaterThan(1000);
+    expect(longest / took).toBeLessThan(0.3);
+  } finally {
+    await large.close();
+  }
+}, 120_000);
 
 const BAD: [string, Grammar, RegExp][] = [
   ['a type that is none', schema({ type: 'frob' }), /^this schema cannot be used: .*frob/],

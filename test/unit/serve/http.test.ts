@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TroupeError } from '../../../ts/errors';
@@ -24,7 +25,8 @@ test('only those with a key are let in', async () => {
   expect(await status({ authorization: 'Bearer secre' })).toBe(401);
   expect(await status({ authorization: 'Bearer secret' })).toBe(200);
   expect(await status({ 'x-api-key': 'other' })).toBe(200);
-  const { text } = await post(s.url, chat, ask, { authorization: 'Bearer wrong' });
+  const { text, headers } = await post(s.url, chat, ask, { authorization: 'Bearer wrong' });
+  expect(headers.get('www-authenticate')).toBe('Bearer');
   expect(JSON.parse(text).error).toMatchObject({ type: 'authentication_error', code: 'invalid_api_key' });
   expect((await fetch(`${s.url}/v1/models`)).status).toBe(401);
   expect((await fetch(`${s.url}/nothing`)).status).toBe(401);
@@ -36,7 +38,7 @@ test('models, health, metrics, and what is not there', async () => {
   await post(s.url, chat, ask);
   const get = async (path: string) => {
     const response = await fetch(s.url + path);
-    return { status: response.status, text: await response.text() };
+    return { status: response.status, headers: response.headers, text: await response.text() };
   };
   expect(JSON.parse((await get('/v1/models')).text).data).toEqual([
     { id: 'tiny', object: 'model', created: 1, owned_by: 'troupe', max_model_len: 4096 },
@@ -49,7 +51,8 @@ test('models, health, metrics, and what is not there', async () => {
   expect(metrics).toMatch(/^troupe_serve_requests_total\{path="\/v1\/chat\/completions",status="200"\} 1$/m);
   expect(metrics).toMatch(/^troupe_serve_cache_positions_used 16$/m);
   expect((await get('/v1/nothing')).status).toBe(404);
-  expect((await get(chat)).status).toBe(405);
+  const wrong = await get(chat);
+  expect([wrong.status, wrong.headers.get('allow')]).toEqual([405, 'POST']);
 });
 
 test('health is refused with the reason while the engine does not answer', async () => {
@@ -66,18 +69,56 @@ test('bodies are bounded and must be JSON', async () => {
   expect([large.status, JSON.parse(large.text).error.code]).toEqual([413, 'request_too_large']);
   expect((await post(s.url, chat, '{"messages":')).status).toBe(400);
   expect((await post(s.url, chat, '['.repeat(400) + ']'.repeat(400))).status).toBe(400);
+  const enough = new AbortController();
   const chunked = await fetch(s.url + chat, {
     method: 'POST',
+    signal: enough.signal,
     body: new ReadableStream({
-      pull: (controller) => controller.enqueue(new Uint8Array(400)),
+      pull: async (controller) => {
+        await sleep(1);
+        controller.enqueue(new Uint8Array(400));
+      },
     }),
     duplex: 'half',
-  } as RequestInit).then(
-    (response) => response.status,
-    // The server does not read on, so that sending fails before the answer is read.
-    () => 413,
-  );
-  expect(chunked).toBe(413);
+  } as RequestInit);
+  expect(chunked.status).toBe(413);
+  enough.abort();
+  const packed = await post(s.url, chat, '{}', { 'content-encoding': 'gzip' });
+  expect([packed.status, packed.text]).toEqual([415, expect.stringContaining('not compressed')]);
+});
+
+/** Reads nothing before all is sent, as Python's clients do. */
+async function sendAll(url: string, head: string, body: Buffer): Promise<string> {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1').pause();
+  try {
+    await once(socket, 'connect');
+    await new Promise<void>((sent, failed) => {
+      socket.on('error', failed);
+      socket.write(head);
+      socket.write(body, () => sent());
+    });
+    const [answer] = await once(socket.resume(), 'data');
+    return String(answer).split('\r\n')[0] as string;
+  } finally {
+    socket.destroy();
+  }
+}
+
+test('a client that has sent all of a body before it reads learns why that was refused', async () => {
+  const s = await serve(() => '', { server: { maxBodyBytes: 1000, apiKeys: ['secret'] } });
+  const body = Buffer.alloc(30_000_000, 'x');
+  const head = (path: string, ...more: string[]): string =>
+    [`POST ${path} HTTP/1.1`, 'host: x', `content-length: ${body.length}`, ...more, '', ''].join('\r\n');
+  const key = 'authorization: Bearer secret';
+  expect(await sendAll(s.url, head(chat, key), body)).toBe('HTTP/1.1 413 Payload Too Large');
+  expect(await sendAll(s.url, head(chat), body)).toBe('HTTP/1.1 401 Unauthorized');
+  const chunked = head(chat, key).replace(/content-length: \d+/, 'transfer-encoding: chunked');
+  const chunk = Buffer.concat([
+    Buffer.from(`${body.length.toString(16)}\r\n`),
+    body,
+    Buffer.from('\r\n0\r\n\r\n'),
+  ]);
+  expect(await sendAll(s.url, chunked, chunk)).toBe('HTTP/1.1 413 Payload Too Large');
 });
 
 test('more requests than there may be are told to come again', async () => {

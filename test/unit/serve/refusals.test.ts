@@ -3,6 +3,7 @@ import { ApiError } from '../../../ts/serve/call/api_error';
 import { answerChat } from '../../../ts/serve/openai/chat';
 import { parseChat } from '../../../ts/serve/openai/chat_request';
 import { answerCompletions } from '../../../ts/serve/openai/completions';
+import { parseJson } from '../../../ts/serve/openai/fields';
 import { answerResponses } from '../../../ts/serve/openai/responses';
 import { type Json, post, type Served, served, until } from './served';
 
@@ -118,10 +119,67 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'chat_template_kwargs',
     /at most 256 variables/,
   ],
+  [
+    'a variable of a template with more values than one has',
+    { messages: hello, chat_template_kwargs: { ids: Array.from({ length: 10_001 }, () => 1) } },
+    400,
+    'chat_template_kwargs',
+    /at most 10000 values/,
+  ],
+  ['more messages than a conversation has', { messages: Array(16_385).fill({}) }, 400, 'messages', /<=16384/],
+  [
+    'a message without words',
+    { messages: [{ role: 'user' }] },
+    400,
+    'messages.0.content',
+    /expected a text, or/,
+  ],
+  [
+    'an option of streams that nobody heeds',
+    { messages: hello, stream: true, stream_options: { continuous_usage_stats: true } },
+    400,
+    'stream_options.continuous_usage_stats',
+    /no such field/,
+  ],
   ['an empty salt', { messages: hello, cache_salt: '' }, 400, 'cache_salt', /cache_salt/],
   ['too many stop texts', { messages: hello, stop: Array(17).fill('a') }, 400, 'stop', /at most 16/],
   ['a body that is no object', [], 400, null, /object/],
 ];
+
+const deep = '{"a":'.repeat(100_000) + '1' + '}'.repeat(100_000);
+test.each([
+  [
+    'nested too deeply, behind a key that comes twice',
+    `{"n":1,"n":1,"text":{"format":{"type":"json_schema","schema":${deep}}}}`,
+    /too deeply/,
+  ],
+  ['nested without an end', '['.repeat(1_000_000), /too deeply/],
+  [
+    'of more keys than a conversation has',
+    JSON.stringify({ logit_bias: Array.from({ length: 100_001 }, () => ({ a: 1 })) }),
+    /at most 100000 keys/,
+  ],
+])('a body %s is refused before it is parsed', (_, text, message) => {
+  const parse = jest.spyOn(JSON, 'parse');
+  try {
+    expect(() => parseJson(text)).toThrow(message);
+    expect(parse).not.toHaveBeenCalled();
+  } finally {
+    parse.mockRestore();
+  }
+});
+
+test('what a template would be shown is bounded', async () => {
+  const s = await serve(() => '');
+  const body = { messages: [{ ...hello[0], more: Array(200_000).fill(1) }] };
+  const answer = answerChat(s.model, body, new AbortController().signal);
+  await expect(answer).rejects.toThrow(/at most 200000 values in all its lists and objects/);
+});
+
+test('colons and brackets of texts are none', () => {
+  const said = { text: '[:{"\\'.repeat(200_000) };
+  expect(parseJson(JSON.stringify(said))).toEqual(said);
+});
 
 test.each(REFUSED)('%s is refused', async (_, body, expected, param, message) => {
   const s = await serve(() => '');

@@ -68,6 +68,13 @@ const CASES: [Family, string, string, string, [string, unknown][]][] = [
     '',
     [weather, time],
   ],
+  [
+    'llama3',
+    'a tag before each call',
+    `<|python_tag|>{"name": "get_weather", "parameters": ${args}}; <|python_tag|>{"name": "time", "parameters": {}}`,
+    '',
+    [weather, time],
+  ],
   ['llama3', 'an answer in JSON', '{"name": "Anna", "age": 7}', '{"name": "Anna", "age": 7}', []],
   ['llama3', 'text alone', 'The {"name"} is', 'The {"name"} is', []],
   ['llama3', 'code', '<|python_tag|>print(1)', '<|python_tag|>print(1)', []],
@@ -108,7 +115,8 @@ const CASES: [Family, string, string, string, [string, unknown][]][] = [
     [],
   ],
   ['mistral', 'text alone', 'see [TOOL', 'see [TOOL', []],
-  ['mistral', 'no call', '[TOOL_CALLS] nothing', '[TOOL_CALLS]nothing', []],
+  ['mistral', 'no call', '[TOOL_CALLS] \nnothing', '[TOOL_CALLS] \nnothing', []],
+  ['mistral', 'an empty beginning of a list', '[TOOL_CALLS] [ , 1', '[TOOL_CALLS] [ , 1', []],
   ['mistral', 'a list of nothing', '[TOOL_CALLS][] then', '[TOOL_CALLS][] then', []],
   ['mistral', 'a list of something else', '[TOOL_CALLS][1, 2]', '[TOOL_CALLS][1, 2]', []],
 ];

@@ -1,5 +1,6 @@
 // A tool: a function that a model may call, with a schema of its arguments.
 import { z } from 'zod';
+import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
 
 export interface ToolContext {
@@ -11,11 +12,18 @@ export interface ToolContext {
 
 /** An answer with a reward, which reward functions see (`toolRewards`, in Python `extra_info['tool_rewards']`). */
 export class ToolResult {
+  /** @throws TroupeError INVALID_ARGUMENT: modules in JavaScript are not checked before they run */
   constructor(
     /** What the model is told. */
     readonly text: string,
     readonly reward: number,
-  ) {}
+  ) {
+    if (typeof text === 'string' && Number.isFinite(reward)) return;
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[agent] ToolResult: expected a text and a finite number as reward, got ${show(text)} and ${show(reward)}`,
+    );
+  }
 }
 
 /** What a tool is, whoever runs it. */

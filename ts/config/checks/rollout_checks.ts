@@ -1,3 +1,4 @@
+import { validateHeaderValue } from 'node:http';
 import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
@@ -45,8 +46,23 @@ export function checkRolloutServers(config: ResolvedConfig): void {
       if (server[key] !== null) refuse(`server.${key}`, 'is of use with mode managed only');
   } else if (server.addresses !== null) refuse('server.addresses', 'are of use with mode server only');
   const key = server.api_key_env;
-  if (key !== null && !process.env[key])
-    refuse('server.api_key_env', `the environment variable ${key} is not set`);
+  const value = key === null ? undefined : process.env[key];
+  if (key !== null && !value) refuse('server.api_key_env', `the environment variable ${key} is not set`);
+  if (value && !isHeader(value)) {
+    refuse(
+      'server.api_key_env',
+      `the environment variable ${key} has characters that no HTTP header may have: does it end with a line break?`,
+    );
+  }
+}
+
+function isHeader(value: string): boolean {
+  try {
+    validateHeaderValue('authorization', value);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** What a name of verl means here, and what servers do otherwise. */

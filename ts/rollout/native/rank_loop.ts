@@ -1,4 +1,5 @@
 // The requests of one rank: turns of its engine follow each other for as long as there are any.
+import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn } from '../../worker/kept_responses';
 import type { BatchShare } from './live_batch';
@@ -143,7 +144,8 @@ export class RankLoop {
     try {
       const words = await request.sampling.constraint?.next(tokens);
       if (request.ended) return;
-      if (words?.every((word) => word === 0)) throw new Error('[rollout] the constraint allows no token');
+      if (words?.every((word) => word === 0))
+        throw new TroupeError('INVALID_ARGUMENT', '[rollout] the constraint allows no token');
       this.commands.masks.push({ id: request.id, words: Int32Array.from(words ?? []) });
     } catch (error) {
       if (this.live.has(request.id)) this.commands.abort.push(request.id);

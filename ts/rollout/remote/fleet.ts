@@ -254,6 +254,7 @@ export class Fleet {
       await this.watch.answered(member, protocol.wake(client, directory, version));
       member.asleep = false;
       member.version = version;
+      member.given = true;
       return;
     }
     member.loading = true;
@@ -261,6 +262,7 @@ export class Fleet {
       await this.watch.answered(member, protocol.pause(client));
       await this.watch.answered(member, protocol.load(client, directory, version));
       member.version = version;
+      member.given = true;
     } finally {
       member.loading = false;
       if (!this.standing && !member.silent) await this.watch.answered(member, protocol.resume(client));

@@ -1,11 +1,13 @@
 // A request to inference servers, and what one of them does of it.
 import { randomUUID } from 'node:crypto';
+import { printable } from '../../base/printable';
 import { TroupeError } from '../../errors';
 import type { CompleteSampling } from '../check_request';
 import type { FinishReason, RolloutRequest } from '../request';
 import type { Member } from './members';
+import { BrokenAnswer, checkPart } from './part_check';
 import { RemoteHandle } from './remote_handle';
-import { ServerLost } from './server_client';
+import { OtherWeights, ServerLost } from './server_client';
 import type { ServerPart, ServerProtocol } from './server_protocol';
 
 export interface Job {
@@ -30,11 +32,11 @@ export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job 
 
 /**
  * A response that another server began goes on where that one was lost, or begins again. `count` is told of each part.
- * @throws ServerLost, ServerRefused, TroupeError
+ * @throws ServerLost, OtherWeights, also where the response has ended; ServerRefused, TroupeError
  */
 export async function serveJob(
   { handle, sampling, priority, whole }: Job,
-  protocol: ServerProtocol,
+  { protocol, vocabSize }: { protocol: ServerProtocol; vocabSize: number },
   member: Member,
   count: (part: ServerPart) => void,
 ): Promise<void> {
@@ -67,11 +69,14 @@ export async function serveJob(
     },
     handle.signal,
   );
-  const begunWith = member.version;
+  const { version: begunWith, given } = member;
   let finish: FinishReason | undefined;
   try {
     for await (const part of parts) {
       if (handle.ended) return;
+      const room = finish === undefined ? sampling.maxNewTokens - handle.tokens.length : 0;
+      checkPart(part, { url: client.url, vocabSize, room, top: sampling.topLogProbs > 0 });
+      if (given) checkWeights(handle, part, member, begunWith);
       count(part);
       handle.add(part, start, { begunWith, now: member.version });
       // Nobody has asked it to: as vLLM ends what it has when it is stopped in order.
@@ -80,10 +85,26 @@ export async function serveJob(
     }
   } catch (error) {
     // All tokens are there: what was to follow are counts.
-    if (finish === undefined) throw error;
+    if (finish === undefined || error instanceof BrokenAnswer) throw error;
   } finally {
     if (handle.signal.aborted) void protocol.abort(client, id).catch(() => undefined);
   }
   if (finish === undefined) throw new ServerLost(`${client.url} ended a response before it was complete`);
   handle.finish(finish);
+}
+
+/** @throws OtherWeights where the weights that made a part are none that the server was given */
+function checkWeights(handle: RemoteHandle, part: ServerPart, member: Member, begunWith: number): void {
+  const { version, loading, server } = member;
+  const made = [...(part.versions ?? []).map((span) => span.version), part.endVersion ?? version];
+  // While it gets new ones they may be of either.
+  const stale = !loading && version === begunWith && made.some((one) => one !== version);
+  if (part.otherWeights === undefined && !stale) return;
+  const found = printable(part.otherWeights ?? String(made.find((one) => one !== version)), { max: 100 });
+  const what =
+    `${server.client.url} has the weights "${found}" in place of "${version}", which it was given: it was started again, or another ` +
+    'server answers at its address';
+  if (!handle.startOver())
+    handle.fail(new TroupeError('COMM', `[rollout] ${what}; tokens that they made have been handed out`));
+  throw new OtherWeights(what);
 }

@@ -9,6 +9,8 @@ export interface Member {
   inFlight: number;
   /** Of its weights. */
   version: number;
+  /** It has been given weights, and not only started with some. */
+  given: boolean;
   /** New weights are on their way to it. */
   loading: boolean;
   /** It has given its memory back. */
@@ -37,6 +39,7 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   up: false,
   inFlight: 0,
   version: 0,
+  given: false,
   loading: false,
   asleep: false,
   resting: false,

@@ -11,7 +11,7 @@ import { Fleet, type FleetOptions } from './fleet';
 import { type Job, jobOf, serveJob } from './job';
 import { JobQueue } from './job_queue';
 import type { Member } from './members';
-import { ServerBusy, ServerLost } from './server_client';
+import { OtherWeights, ServerBusy, ServerLost } from './server_client';
 
 export interface RemoteRolloutOptions extends FleetOptions {
   vocabSize: number;
@@ -185,7 +185,7 @@ export class RemoteRollout implements RolloutEngine {
     member.inFlight++;
     this.running.add(job);
     try {
-      await serveJob(job, this.options.protocol, member, ({ tokens, cachedTokens = 0 }) => {
+      await serveJob(job, this.options, member, ({ tokens, cachedTokens = 0 }) => {
         member.busy = false;
         if (member.heard !== null) member.heard = performance.now();
         job.busySince = null;
@@ -193,6 +193,7 @@ export class RemoteRollout implements RolloutEngine {
         this.counts.cachedPromptTokens += cachedTokens;
       });
     } catch (error) {
+      if (error instanceof OtherWeights && handle.ended) this.fleet.lose(member, error);
       if (handle.ended) return;
       if (!(error instanceof ServerLost)) {
         const known = error instanceof TroupeError;

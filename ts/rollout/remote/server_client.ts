@@ -14,12 +14,16 @@ export class ServerLost extends Error {}
 /** The server has too much to do, or says so for another one. */
 export class ServerBusy extends ServerLost {}
 
+/** What answers has weights that the server was not given: it was started again, or is another one. */
+export class OtherWeights extends ServerLost {}
+
 /** The server understood and will not do it. */
 export class ServerRefused extends Error {}
 
 type Method = 'GET' | 'POST';
 
 export class ServerClient {
+  /** Without a name and a password in it: what goes wrong is told with it. */
   readonly url: string;
   private readonly connection: HttpConnection;
 
@@ -31,8 +35,9 @@ export class ServerClient {
     const parsed = URL.canParse(url) ? new URL(url) : null;
     if (parsed === null || !/^https?:$/.test(parsed.protocol))
       throw new Error(`expected a URL such as http://host:8000, got ${printable(url, { max: 200 })}`);
-    this.url = parsed.href.replace(/\/+$/, '');
-    this.connection = new HttpConnection(this.url);
+    this.connection = new HttpConnection(withoutSlash(parsed));
+    parsed.username = parsed.password = '';
+    this.url = withoutSlash(parsed);
   }
 
   /** The parsed answer; null when it is empty, a text where it is in words, as that of some routes is. @throws ServerLost, ServerRefused */
@@ -128,7 +133,12 @@ export class ServerClient {
     const status = response.statusCode ?? 0;
     if (status >= 200 && status < 300) return response;
     const said = printable((await this.text(response)).slice(0, SHOWN));
-    const message = `${this.heard(path, response)} ${said}`.trim();
+    const { location } = response.headers;
+    const elsewhere =
+      location === undefined
+        ? ''
+        : ` and sends on to ${printable(location, { max: 200 })}: name that address.`;
+    const message = `${this.heard(path, response)}${elsewhere} ${said}`.trim();
     if (status === 408 || status === 429 || status === 503) throw new ServerBusy(message);
     throw status >= 500 ? new ServerLost(message) : new ServerRefused(message);
   }
@@ -162,6 +172,8 @@ export class ServerClient {
     return new ServerLost(`${this.url}: ${noAnswer(error).message}`);
   }
 }
+
+const withoutSlash = ({ href }: URL): string => href.replace(/\/+$/, '');
 
 /** undefined: it is no JSON. */
 function parsed(text: string): unknown {

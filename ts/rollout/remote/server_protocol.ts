@@ -26,6 +26,8 @@ export interface ServerPart {
   cachedTokens?: number;
   /** Of tokens [start, end) of the response, where the server says so. */
   versions?: WeightSpan[];
+  /** What the server calls weights that made some of it and that are none of ours, which are numbers. */
+  otherWeights?: string;
   /** Of the weights that it ended with, where the server says no more. */
   endVersion?: number;
 }
@@ -89,15 +91,25 @@ export const weightVersions = z
   .array(z.object({ version: z.string(), start: z.int(), end: z.int() }))
   .nullish();
 
-/** Versions are texts there: those that we have set are numbers. null: others, or none. */
-export const weightVersion = (text: string | null | undefined): number | null =>
-  text && /^\d+$/.test(text) ? Number(text) : null;
+/** Versions are texts there: those that we have set are numbers. null: others. */
+const weightVersion = (text: string): number | null => (/^\d+$/.test(text) ? Number(text) : null);
 
-/** The spans of a server; nothing where their versions are not ours. */
-export function weightSpans(spans: z.infer<typeof weightVersions>): { versions?: WeightSpan[] } {
-  const versions = (spans ?? []).flatMap(({ version: text, start, end }) => {
+/** Of the weights that a response ended with. */
+export function endWeights(text: string | null | undefined): Pick<ServerPart, 'endVersion' | 'otherWeights'> {
+  if (text === null || text === undefined) return {};
+  const endVersion = weightVersion(text);
+  return endVersion === null ? { otherWeights: text } : { endVersion };
+}
+
+/** The spans of a server, where all of their versions are ours. */
+export function weightSpans(
+  spans: z.infer<typeof weightVersions>,
+): Pick<ServerPart, 'versions' | 'otherWeights'> {
+  const versions: WeightSpan[] = [];
+  for (const { version: text, start, end } of spans ?? []) {
     const version = weightVersion(text);
-    return version === null ? [] : [{ version, start, end }];
-  });
-  return versions.length > 0 && versions.length === spans?.length ? { versions } : {};
+    if (version === null) return { otherWeights: text };
+    versions.push({ version, start, end });
+  }
+  return versions.length > 0 ? { versions } : {};
 }

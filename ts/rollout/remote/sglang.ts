@@ -4,6 +4,7 @@ import type { CompleteSampling } from '../check_request';
 import type { Grammar } from '../request';
 import { type ServerClient, ServerRefused } from './server_client';
 import {
+  endWeights,
   type LaunchOptions,
   type ServerInfo,
   type ServerPart,
@@ -11,7 +12,6 @@ import {
   type ServerRequest,
   seedNumber,
   weightSpans,
-  weightVersion,
   weightVersions,
 } from './server_protocol';
 
@@ -90,7 +90,6 @@ export class SglangProtocol implements ServerProtocol {
     const logProbs = meta.output_token_logprobs ?? [];
     if (logProbs.length !== tokens.length || logProbs.some(([, token], i) => token !== tokens[i]))
       throw new ServerRefused(`${server.url} sent ${tokens.length} tokens with ${logProbs.length} log-probs`);
-    const endVersion = weightVersion(meta.weight_version);
     const { type } = meta.finish_reason;
     yield {
       tokens,
@@ -104,7 +103,7 @@ export class SglangProtocol implements ServerProtocol {
           }),
       finish: type === 'stop' || type === 'length' ? type : 'abort',
       cachedTokens: meta.cached_tokens ?? 0,
-      ...(endVersion === null ? {} : { endVersion }),
+      ...endWeights(meta.weight_version),
       ...weightSpans(meta.weight_versions),
     };
   }

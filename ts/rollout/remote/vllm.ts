@@ -95,13 +95,18 @@ export class VllmProtocol implements ServerProtocol {
         continue;
       }
       const content = choice.logprobs?.content ?? [];
-      if (content.length !== choice.token_ids.length) {
+      const { token_ids: tokens } = choice;
+      if (content.length !== tokens.length)
         throw new ServerRefused(
-          `${server.url} sent ${choice.token_ids.length} tokens with ${content.length} log-probs`,
+          `${server.url} sent ${tokens.length} tokens with ${content.length} log-probs`,
         );
-      }
+      const other = content.find(({ token_id: id }, i) => id !== tokens[i]);
+      if (other !== undefined)
+        throw new ServerRefused(
+          `${server.url} sent log-probs of token ${other.token_id}, which is not the one that it sent`,
+        );
       yield {
-        tokens: choice.token_ids,
+        tokens,
         logProbs: content.map(({ logprob }) => logprob),
         topLogProbs: content.map(({ top_logprobs: top }) =>
           top

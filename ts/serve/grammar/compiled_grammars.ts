@@ -1,6 +1,7 @@
 // Grammars that stay compiled, up to a number: compiling takes far longer than a step, and the same schema comes again and again.
 import type { CompiledGrammar, Grammar as ParsedGrammar } from '@mlc-ai/web-xgrammar';
 import type { Grammar } from '../../rollout/request';
+import { schemaWithEscapedNames, tagWithEscapedNames } from './property_names';
 import type { GrammarVocabulary } from './protocol';
 import type { Library } from './xgrammar';
 
@@ -12,9 +13,10 @@ const ONE_LINE = [false, -1, [', ', ': ']] as const;
 
 /** To be disposed. */
 function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<ParsedGrammar> {
-  if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(grammar.tag);
+  if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(tagWithEscapedNames(grammar.tag));
   const [anyWhitespace, indent, separators] = ONE_LINE;
-  return Grammar.fromJSONSchema(grammar.schema, anyWhitespace, indent, [...separators]);
+  const schema = schemaWithEscapedNames(grammar.schema);
+  return Grammar.fromJSONSchema(schema, anyWhitespace, indent, [...separators]);
 }
 
 /** What the library makes lies in the memory of WebAssembly, where no collector comes by: whatever leaves is disposed. */

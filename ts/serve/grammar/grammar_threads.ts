@@ -12,6 +12,8 @@ import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol
 
 /** Compiling a grammar may take so long, milliseconds. */
 const CHECK_MS = 10_000;
+/** Of a grammar that took longer, milliseconds, masks are made apart from those of others: it is compiled once more for them. */
+const SLOW_MS = 500;
 /** A refusal is remembered so long, milliseconds: what took too long may have had a busy processor. */
 const REFUSED_MS = 60_000;
 const MOST_CHECKED = 1024;
@@ -19,8 +21,8 @@ const MOST_CHECKED = 1024;
 type GrammarThread = ThreadCalls<GrammarRequest, GrammarReply>;
 
 interface Verdict {
-  /** Rejects with the ApiError of the refusal. */
-  compiled: Promise<void>;
+  /** Whether it took long. Rejects with the ApiError of the refusal. */
+  compiled: Promise<boolean>;
   /** A time of performance.now(). */
   until: number;
 }
@@ -36,6 +38,8 @@ function startThread(vocabulary: GrammarVocabulary): GrammarThread {
  */
 export class GrammarThreads implements Grammars {
   private readonly masks: GrammarThread;
+  /** Of grammars that compile slowly; null: there was none yet. */
+  private slowMasks: GrammarThread | null = null;
   private checker: GrammarThread;
   private readonly verdicts = new Map<string, Verdict>();
   private before: Promise<unknown> = Promise.resolve();
@@ -48,28 +52,34 @@ export class GrammarThreads implements Grammars {
   }
 
   async open(grammar: Grammar): Promise<OpenGrammar> {
-    await this.check(grammar);
+    const masks = (await this.check(grammar)) ? this.threadOfSlow() : this.masks;
     const matcher = this.nextMatcher++;
-    let first = (await this.masks.ask({ kind: 'open', matcher, grammar })).mask;
+    let first = (await masks.ask({ kind: 'open', matcher, grammar })).mask;
     return {
       next: (tokens) => {
         if (first === null || tokens.length > 0)
-          return this.masks.ask({ kind: 'next', matcher, tokens }).then(({ mask }) => mask);
+          return masks.ask({ kind: 'next', matcher, tokens }).then(({ mask }) => mask);
         const mask = first;
         first = null;
         return mask;
       },
-      close: () => void this.masks.ask({ kind: 'close', matcher }).catch(() => undefined),
+      close: () => void masks.ask({ kind: 'close', matcher }).catch(() => undefined),
     };
   }
 
   async close(): Promise<void> {
     this.closed = true;
-    await Promise.all([this.masks.end(), this.checker.end()]);
+    await Promise.all([this.masks.end(), this.slowMasks?.end(), this.checker.end()]);
+  }
+
+  private threadOfSlow(): GrammarThread {
+    if (this.closed) throw new ApiError(503, 'this server is about to end');
+    this.slowMasks ??= startThread(this.vocabulary);
+    return this.slowMasks;
   }
 
   /** One after another, each new one once. */
-  private check(grammar: Grammar): Promise<void> {
+  private check(grammar: Grammar): Promise<boolean> {
     const key = JSON.stringify(grammar);
     const known = this.verdicts.get(key);
     if (known !== undefined && performance.now() < known.until) return known.compiled;
@@ -83,7 +93,8 @@ export class GrammarThreads implements Grammars {
     return compiled;
   }
 
-  private async compile(grammar: Grammar): Promise<void> {
+  /** Whether it took long. */
+  private async compile(grammar: Grammar): Promise<boolean> {
     const { checker } = this;
     let timer: NodeJS.Timeout | undefined;
     try {
@@ -91,7 +102,9 @@ export class GrammarThreads implements Grammars {
       const late = new Promise<never>((_, reject) => {
         timer = setTimeout(() => reject(new Error(`compiling it took more than ${CHECK_MS} ms`)), CHECK_MS);
       });
+      const started = performance.now();
       await Promise.race([checker.ask({ kind: 'check', grammar }), late]);
+      return performance.now() - started > SLOW_MS;
     } catch (error) {
       void checker.end();
       if (!this.closed) this.checker = startThread(this.vocabulary);

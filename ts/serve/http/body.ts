@@ -2,22 +2,42 @@
 import type { IncomingMessage } from 'node:http';
 import { ApiError } from '../call/api_error';
 
-/** @throws ApiError 413 when it is larger, 400 when it is not UTF-8 */
+/**
+ * What is left of a body that is refused is dropped as it comes, not cut off: a client that is told so only while it sends would find its
+ * connection broken, and not why.
+ * @throws ApiError 413 when it is larger, 415 when it is compressed, 400 when it is not UTF-8
+ */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
-  const declared = Number(request.headers['content-length'] ?? 0);
-  if (declared > maxBytes) throw tooLarge(maxBytes);
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of request as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > maxBytes) throw tooLarge(maxBytes);
-    chunks.push(chunk);
-  }
+  const { 'content-length': declared = 0, 'content-encoding': encoding = 'identity' } = request.headers;
+  if (encoding.toLowerCase() !== 'identity')
+    throw new ApiError(
+      415,
+      `expected a body that is not compressed, got content-encoding: ${encoding.slice(0, 100)}`,
+    );
+  if (Number(declared) > maxBytes) throw tooLarge(maxBytes);
+  const body = await bytesOf(request, maxBytes);
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks));
+    return new TextDecoder('utf-8', { fatal: true }).decode(body);
   } catch {
     throw new ApiError(400, 'expected a body in UTF-8');
   }
+}
+
+function bytesOf(request: IncomingMessage, maxBytes: number): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    let chunks: Buffer[] = [];
+    let size = 0;
+    request.on('data', (chunk: Buffer) => {
+      size += chunk.length;
+      if (size <= maxBytes) chunks.push(chunk);
+      else {
+        chunks = [];
+        reject(tooLarge(maxBytes));
+      }
+    });
+    request.on('end', () => resolve(Buffer.concat(chunks)));
+    request.on('error', reject);
+  });
 }
 
 const tooLarge = (maxBytes: number): ApiError =>

@@ -47,6 +47,9 @@ export interface HttpOptions {
   onDone?(done: { path: string; status: number; seconds: number; streamed: boolean }): void;
 }
 
+/** What is left of a body that was refused may take so long to come. */
+const DROP_MS = 30_000;
+
 /** As nginx counts those who do not wait for the end of their answer. */
 const CLIENT_LEFT = 499;
 
@@ -132,7 +135,7 @@ export class HttpServer {
       else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
       else send(response, 200, 'application/json', JSON.stringify(answer.body));
     } catch (error) {
-      this.refuse(response, route, path, apiErrorOf(error));
+      this.refuse(request, response, route, path, apiErrorOf(error));
     } finally {
       await taken(response, 'finish', this.options.stallMs, signal);
       this.running.delete(controller);
@@ -168,18 +171,35 @@ export class HttpServer {
     throw new ApiError(401, `${what}: expected "Authorization: Bearer KEY"`, null, 'invalid_api_key');
   }
 
-  private refuse(response: ServerResponse, route: Route | undefined, path: string, error: ApiError): void {
+  private refuse(
+    request: IncomingMessage,
+    response: ServerResponse,
+    route: Route | undefined,
+    path: string,
+    error: ApiError,
+  ): void {
     if (response.headersSent) {
       response.destroy();
       return;
     }
     if (error.status === 429) response.setHeader('retry-after', '1');
-    // What is left of a body that was refused is not read.
-    if (error.status === 413 || error.status === 503) response.setHeader('connection', 'close');
+    if (error.status === 401) response.setHeader('www-authenticate', 'Bearer');
+    if (error.status === 405 && route)
+      response.setHeader('allow', route.method === 'GET' ? 'GET, HEAD' : route.method);
+    if (error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
     const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
     send(response, error.status, 'application/json', JSON.stringify(body));
+    if (!request.complete) dropRest(request);
   }
+}
+
+/** Of a body that was refused. Who sends on without end is cut off. */
+function dropRest(request: IncomingMessage): void {
+  const { socket } = request;
+  const late = setTimeout(() => socket.destroy(), DROP_MS).unref();
+  request.once('close', () => clearTimeout(late));
+  request.resume();
 }
 
 const matches = ({ path }: Route, asked: string): boolean =>

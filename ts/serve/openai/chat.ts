@@ -1,7 +1,8 @@
 // POST /v1/chat/completions.
 import { randomUUID } from 'node:crypto';
+import { holdsAtMost } from '../../base/json_shape';
 import type { Dialect, ServerEvent } from '../call/answer';
-import { apiErrorOf } from '../call/api_error';
+import { ApiError, apiErrorOf } from '../call/api_error';
 import { merge, withEnd } from '../call/merge';
 import type { CallDelta, CallRecord, RunningCall } from '../call/model_call';
 import type { ServedModel } from '../call/served_model';
@@ -10,8 +11,13 @@ import { type ChatForm, parseChat } from './chat_request';
 import { type TokenLogProbs, tokenLogProbs } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';
 
+const MOST_VALUES = 200_000;
+
 export const answerChat: Dialect = async (model, body, signal, hooks = {}) => {
   const { call, form } = parseChat(model, body);
+  // A template is shown what messages and tools hold beside what is known here.
+  if (!holdsAtMost(body, MOST_VALUES))
+    throw new ApiError(400, `expected a body of at most ${MOST_VALUES} values in all its lists and objects`);
   const { promptIds, calls } = await startChat(model, call, signal, hooks);
   const answer = new ChatAnswer(model, form, promptIds, calls, hooks.onRecord);
   return form.stream ? { events: answer.events() } : { body: await answer.whole() };

@@ -1,5 +1,6 @@
 // The body of a chat completion: its schema, and what it asks of a model.
 import { z } from 'zod';
+import { holdsAtMost } from '../../base/json_shape';
 import type { ChatMessage } from '../../data/chat_template';
 import { ApiError, badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
@@ -21,17 +22,20 @@ import { list } from './lists';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
+/** A template takes 25 µs for each. */
+const MOST_MESSAGES = 16_384;
 /** Of the template, each of which takes it a while. */
 const MOST_VARIABLES = 256;
+const MOST_VALUES = 10_000;
 
 const textPart = z.object({
   type: z.literal('text', { error: 'expected "text": this server reads text only' }),
   text: z.string(),
 });
-const content = z.union([
-  z.string(),
-  list(textPart).transform((parts) => parts.map(({ text }) => text).join('')),
-]);
+const content = z.union(
+  [z.string(), list(textPart).transform((parts) => parts.map(({ text }) => text).join(''))],
+  { error: 'expected a text, or a list of parts of type text' },
+);
 const toolCall = z.object({
   id: z.string(),
   type: z.literal('function').default('function'),
@@ -77,7 +81,7 @@ const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  messages: list(message, { min: 1 }),
+  messages: list(message, { min: 1, max: MOST_MESSAGES }),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
   logprobs: z.boolean().nullish(),
@@ -95,6 +99,9 @@ const fields = {
   chat_template_kwargs: anyObject
     .refine((given) => Object.keys(given).length <= MOST_VARIABLES, {
       error: `expected at most ${MOST_VARIABLES} variables of the template`,
+    })
+    .refine((given) => holdsAtMost(given, MOST_VALUES), {
+      error: `expected variables of the template with at most ${MOST_VALUES} values in all`,
     })
     .nullish(),
   add_generation_prompt: z.boolean().nullish(),

@@ -1,6 +1,6 @@
 // Fields that completions and chat completions share: the OpenAI API's, and those that vLLM and SGLang add.
 import { z } from 'zod';
-import { shapeProblem } from '../../base/json_shape';
+import { sizeProblem } from '../../base/json_shape';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from '../../base/limits';
 import { editDistance } from '../../base/text';
 import type { SamplingParams } from '../../rollout/request';
@@ -13,6 +13,8 @@ import { tokenIds } from './prompts';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
+/** A conversation of ten thousand messages, a third of them calls of tools, has less than half of them. */
+const MOST_KEYS = 100_000;
 
 /** Absent and null are the same in these APIs. */
 export const optional = <T extends z.ZodType>(type: T) =>
@@ -63,7 +65,7 @@ export const streamFields = {
   model: optional(z.string()),
   stream: optional(z.boolean()),
   stream_options: optional(
-    z.looseObject({ include_usage: optional(z.boolean()), include_obfuscation: optional(z.boolean()) }),
+    z.strictObject({ include_usage: optional(z.boolean()), include_obfuscation: optional(z.boolean()) }),
   ),
 };
 
@@ -118,15 +120,16 @@ function nearest(field: string, known: readonly string[]): string {
 
 /** The parsed text of a body. @throws ApiError 400 */
 export function parseJson(text: string): unknown {
-  let value: unknown;
+  // Templates and schemas walk it by recursion, and everybody else's streams stand still while it is parsed.
+  const problem = sizeProblem(text, MOST_KEYS);
+  if (problem === 'deep') throw new ApiError(400, 'the body is nested too deeply');
+  if (problem === 'keys')
+    throw new ApiError(400, `expected a body of at most ${MOST_KEYS} keys in all its objects`);
   try {
-    value = JSON.parse(text);
+    return JSON.parse(text);
   } catch (error) {
     throw new ApiError(400, `expected JSON as body: ${(error as Error).message}`);
   }
-  // Templates and schemas walk it by recursion.
-  if (shapeProblem(text)?.kind === 'deep') throw new ApiError(400, 'the body is nested too deeply');
-  return value;
 }
 
 /** @throws ApiError 400 naming `field` where one of these is no id of the model */

@@ -43,8 +43,10 @@ export class Llama3Parser implements ToolParser {
   private readOpening(): void {
     const [opening] = /^[\s;,]*(<\|python_tag\|>)?\s*/.exec(this.buffer) as RegExpExecArray;
     const rest = this.buffer.slice(opening.length);
-    if (rest === '' || (opening.trim() === '' && PYTHON_TAG.startsWith(rest))) return;
-    if (rest.startsWith('{') && (this.state === 'between' || !/[;,]/.test(opening))) {
+    const separated = /[;,]/.test(opening);
+    const mayBegin = this.state === 'between' || !separated;
+    if (rest === '' || (mayBegin && !opening.includes(PYTHON_TAG) && PYTHON_TAG.startsWith(rest))) return;
+    if (rest.startsWith('{') && mayBegin) {
       this.opening = opening;
       this.buffer = rest;
       this.body = new BodyParser(this.writer, false);

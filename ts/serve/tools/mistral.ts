@@ -15,7 +15,7 @@ export class MistralParser implements ToolParser {
   private state: 'text' | 'opened' | 'list' | 'body' | 'name' | 'arguments' = 'text';
   private body = new BodyParser(this.writer);
   private value = new ValueEnd();
-  /** What a list is opened with, as long as no call of it has begun. */
+  /** What a call or a list of them is opened with, as long as none has begun. */
   private opening = '';
 
   push(text: string): ParsedText {
@@ -30,11 +30,13 @@ export class MistralParser implements ToolParser {
   }
 
   end(): ParsedText {
-    const opened = this.state === 'opened' || this.state === 'name' ? TOOL_CALLS : '';
-    const text = this.state === 'body' ? this.body.rest(this.opening) : '';
-    const rest = this.state === 'list' ? this.opening : this.buffer;
+    const { state, opening } = this;
+    const began = state === 'list' && opening === '';
+    let text = began ? '' : this.buffer;
+    if (state === 'body') text = this.body.rest(opening) + text;
+    else if (state !== 'text' && state !== 'arguments') text = opening + text;
     this.buffer = '';
-    return { text: opened + text + rest, calls: [] };
+    return { text, calls: [] };
   }
 
   private step(out: ParsedText): void {
@@ -51,28 +53,32 @@ export class MistralParser implements ToolParser {
     const end = at >= 0 ? at : this.buffer.length - heldBack(this.buffer, TOOL_CALLS);
     out.text += this.buffer.slice(0, end);
     this.buffer = this.buffer.slice(at >= 0 ? end + TOOL_CALLS.length : end);
-    if (at >= 0) this.state = 'opened';
+    if (at < 0) return;
+    this.opening = TOOL_CALLS;
+    this.state = 'opened';
   }
 
   private readOpening(): void {
     const rest = this.buffer.trimStart();
     if (rest === '') return;
-    this.state = rest.startsWith('[') ? 'list' : 'name';
-    this.buffer = rest.startsWith('[') ? rest.slice(1) : rest;
-    this.opening = `${TOOL_CALLS}[`;
+    const list = rest.startsWith('[');
+    this.opening += this.buffer.slice(0, this.buffer.length - rest.length) + (list ? '[' : '');
+    this.state = list ? 'list' : 'name';
+    this.buffer = list ? rest.slice(1) : rest;
   }
 
   private readList(out: ParsedText): void {
     const rest = this.buffer.replace(/^[\s,]+/, '');
+    const empty = this.opening !== '';
     if (rest.startsWith('{')) {
+      if (empty) this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
       this.body = new BodyParser(this.writer);
       this.state = 'body';
       this.buffer = rest;
     } else if (rest !== '') {
-      const empty = this.opening !== '';
-      if (empty) out.text += this.opening;
       this.state = 'text';
-      this.buffer = rest.startsWith(']') && !empty ? rest.slice(1) : rest;
+      if (empty) out.text += this.opening;
+      else this.buffer = rest.startsWith(']') ? rest.slice(1) : rest;
     }
   }
 
@@ -99,7 +105,7 @@ export class MistralParser implements ToolParser {
       this.state = 'arguments';
       this.buffer = this.buffer.slice(at);
     } else {
-      out.text += TOOL_CALLS;
+      out.text += this.opening;
       this.state = 'text';
     }
   }
