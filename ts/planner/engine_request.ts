@@ -79,7 +79,8 @@ export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequ
   return { count: load.sequences, length, response: Math.min(load.response, length - 1) };
 }
 
-function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
+/** What is read, as one file. */
+export function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
   let size = 0;
   const tensors = fileTensors(tensorMapping(model)).flatMap((tensor) => {
     const [{ hf, shape }] = tensor;
