@@ -64,11 +64,12 @@ bool is_router(const Parameter& parameter) {
 TEST(gradients_are_finite_differences) {
   at::NoGradGuard no_grad;
   for (const std::string& variant : kVariants) {
-    const bool experts = variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" ||
-                         variant == "gpt_oss";
+    const bool experts =
+        variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" || variant == "gpt_oss";
     check_finite_differences(variant, small(variant), [&](const Parameter& parameter) {
       // A step before the router flips choices, and the loss jumps; the update conformance cases cover those
-      // gradients. For the same reason that of gpt_oss itself: some of its four experts are nearly equal to it.
+      // gradients. For the same reason that of gpt_oss itself: some of its four experts are nearly equal to
+      // it.
       return (experts && parameter.group < 2) || (variant == "gpt_oss" && is_router(parameter));
     });
   }
