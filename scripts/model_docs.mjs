@@ -28,7 +28,7 @@ const EXAMPLES = {
   dots1: 'dots.llm1',
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',
-  gpt_oss: 'gpt-oss-20b, gpt-oss-120b ([in bfloat16](#gpt-oss))',
+  gpt_oss: 'gpt-oss-20b, gpt-oss-120b ([as published, in MXFP4](#gpt-oss))',
   gpt2: 'GPT-2',
 };
 

@@ -42,6 +42,10 @@ at::Tensor read_mask(const Field& field, int64_t length) {
   return tensor;
 }
 
+TensorScales read_scales(const Field& dto) {
+  return {dto["path"].string(), dto["offset"].count()};
+}
+
 TensorSlice read_tensor_slice(const Field& dto) {
   TensorSlice slice;
   slice.param = dto["param"].string();
@@ -51,6 +55,7 @@ TensorSlice read_tensor_slice(const Field& dto) {
   slice.label = dto["label"].string();
   slice.offset = dto["offset"].count();
   slice.dtype = dto["dtype"].string();
+  if (!dto["scales"].is_null()) slice.scales = read_scales(dto["scales"]);
   return slice;
 }
 

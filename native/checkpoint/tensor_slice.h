@@ -7,6 +7,12 @@
 
 namespace troupe {
 
+// A byte for each 32 values of a row.
+struct TensorScales {
+  std::string path;
+  int64_t offset = 0;  // absolute
+};
+
 // Rows [row, row + rows) of a parameter, as they lie in a file (a Hugging Face tensor may be one of
 // several that Troupe holds fused, or transposed: GPT-2's Conv1D).
 struct TensorSlice {
@@ -16,7 +22,8 @@ struct TensorSlice {
   bool transpose = false;  // the file holds the slice transposed
   std::string label;       // the name in the file, for messages
   int64_t offset = 0;      // absolute byte offset in the file
-  std::string dtype;       // F32 | F16 | BF16 (safetensors names)
+  std::string dtype;       // F32 | F16 | BF16 (safetensors names), MXFP4 when reading
+  TensorScales scales;     // of MXFP4, whose blocks lie at `offset` (checkpoint/mxfp4.h)
 };
 
 struct TensorFile {

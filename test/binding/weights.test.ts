@@ -76,7 +76,16 @@ test('float16 that would overflow is an error that names the tensor', async () =
     header: new Uint8Array(8),
     size: 8 + 16 * 8 * 2,
     tensors: [
-      { param: 'embed.weight', row: 0, rows: 16, transpose: false, label: 'embed_tokens', offset: 8, dtype },
+      {
+        param: 'embed.weight',
+        row: 0,
+        rows: 16,
+        transpose: false,
+        label: 'embed_tokens',
+        offset: 8,
+        dtype,
+        scales: null,
+      },
     ],
   });
   await expect(binding.exportTensors(engine, 'param', [file('F16')])).rejects.toMatchObject({

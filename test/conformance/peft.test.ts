@@ -21,8 +21,10 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['gpt2', 'actor', 'all-linear'],
   ['mixtral', 'actor', 'all-linear'],
   ['qwen3_moe', 'actor', 'all-linear'],
+  ['gpt_oss', 'actor', 'all-linear'],
   ['llama_gqa', 'critic', 'all-linear'],
   ['gpt2', 'critic', ['c_attn']],
+  ['gpt_oss', 'critic', 'all-linear'],
 ];
 
 withPeft(

@@ -66,4 +66,81 @@ TEST(values_that_are_no_numbers_are_counted_wherever_they_are) {
   CHECK_THROWS(read(values), "in 3 of its 600000 values");
 }
 
+namespace {
+
+// A file of blocks and one of scales, [rows, 64] in MXFP4; rows [begin, end) of the parameter are asked for.
+at::Tensor read_packed(const at::Tensor& blocks, const at::Tensor& scales, int64_t begin, int64_t end) {
+  const std::string path = "/tmp/troupe_mxfp4_" + std::to_string(::getpid());
+  const auto write = [](const std::string& file, const at::Tensor& bytes) {
+    std::FILE* out = std::fopen(file.c_str(), "w");
+    std::fputs("header", out);
+    std::fwrite(bytes.const_data_ptr(), 1, bytes.nbytes(), out);
+    std::fclose(out);
+  };
+  write(path, blocks);
+  write(path + "s", scales);
+  constexpr int64_t kBefore = 3;  // rows of the parameter before the slice
+  const int64_t rows = blocks.size(0);
+  TensorFile file{path, "", 0, {}};
+  file.tensors.push_back({"weight", kBefore, rows, false, "the weight", 6, "MXFP4", {path + "s", 6}});
+  at::Tensor found;
+  int64_t row = -1;
+  const auto remove = [&] {
+    ::unlink(path.c_str());
+    ::unlink((path + "s").c_str());
+  };
+  try {
+    read_tensor_file(
+        file,
+        [&](const std::string&) {
+          return std::vector<int64_t>{rows + kBefore, 64};
+        },
+        [&](const TensorSlice&) {
+          return RowRange{begin + kBefore, end + kBefore};
+        },
+        [&](const TensorSlice& slice, const at::Tensor& all) {
+          found = all.clone();
+          row = slice.row;
+        });
+  } catch (...) {
+    remove();
+    throw;
+  }
+  remove();
+  CHECK(row == begin + kBefore && found.size(0) == end - begin);
+  return found;
+}
+
+}  // namespace
+
+TEST(packed_values_are_exact_in_whatever_rows) {
+  at::manual_seed(1);
+  const at::Tensor blocks = at::randint(0, 256, {256, 32}, at::kByte);
+  // Every scale but NaN, and but those with which values overflow.
+  const at::Tensor scales = at::arange(512, at::kInt).remainder(252).to(at::kByte).view({256, 2});
+  const at::Tensor codes =
+      at::stack({blocks.bitwise_and(15), blocks.bitwise_right_shift(4)}, -1).view({256, 64});
+  const at::Tensor magnitudes = at::tensor({0., .5, 1., 1.5, 2., 3., 4., 6.}, at::kDouble);
+  const at::Tensor signs = codes.to(at::kInt).ge(8).to(at::kDouble) * -2 + 1;
+  const at::Tensor powers = at::exp2(scales.to(at::kDouble) - 127).repeat_interleave(32, 1);
+  const at::Tensor expected =
+      magnitudes.index_select(0, codes.to(at::kLong).remainder(8).view({-1})).view({256, 64}) * signs *
+      powers;
+  const at::Tensor whole = read_packed(blocks, scales, 0, 256);
+  CHECK(whole.scalar_type() == at::kBFloat16 && whole.to(at::kDouble).equal(expected));
+  CHECK(at::signbit(whole).equal(at::signbit(expected)));
+  CHECK(read_packed(blocks, scales, 17, 20).equal(whole.narrow(0, 17, 3)));
+}
+
+TEST(packed_values_that_are_no_numbers) {
+  const at::Tensor blocks = at::full({4, 32}, 0x77, at::kByte);  // 6
+  const at::Tensor scales = at::full({4, 2}, 127, at::kByte);
+  scales[2][1] = 255;
+  CHECK_THROWS(read_packed(blocks, scales, 0, 4), "tensor the weight: its scales in /tmp/troupe_mxfp4_");
+  CHECK_THROWS(read_packed(blocks, scales, 1, 3), "are NaN (0xff) in 1 of 4 blocks");
+  CHECK(read_packed(blocks, scales, 0, 2).eq(6).all().item<bool>());
+  scales[2][1] = 254;  // 6 * 2^127
+  CHECK_THROWS(read_packed(blocks, scales, 0, 4), "holds NaN or infinity in 32 of its 256 values");
+}
+
 TEST_MAIN()

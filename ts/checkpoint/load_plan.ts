@@ -3,6 +3,7 @@ import { TroupeError } from '../errors';
 import type { TensorMapping } from '../model/tensor_names';
 import { fileTensors, isBuffer, withoutPrefix } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
+import { blocksName, blocksShape, isPacked, packedPart } from './mxfp4';
 import type { StoredTensor } from './safetensors';
 import { isFloatDtype, partOffset } from './write_plan';
 
@@ -47,9 +48,8 @@ export function planLoad(
       continue;
     }
     used.add(tensor.name);
-    if (!sameShape(tensor.shape, m.shape))
-      misshapen.push(`${named(tensor)}: expected ${show(m.shape)} but the file has ${show(tensor.shape)}`);
-    else if (!isFloatDtype(tensor.dtype))
+    if (!sameShape(tensor.shape, m.shape)) misshapen.push(misfit(tensor, m.shape));
+    else if (!isFloatDtype(tensor.dtype) && !isPacked(tensor))
       unreadable.push(`${named(tensor)}: ${printable(tensor.dtype, { max: 50 })}`);
     else found.set(m.hf, tensor);
   }
@@ -78,24 +78,31 @@ function toFiles(
   const files = new Map<string, NativeTensorFile>();
   for (const { hf, shape, part, param, row, rows, transpose } of mapping) {
     const tensor = found.get(hf);
-    if (tensor === undefined || !isFloatDtype(tensor.dtype)) continue;
+    if (tensor === undefined) continue;
     let file = files.get(tensor.file);
     if (file === undefined) {
       file = { path: tensor.file, header: new Uint8Array(0), size: tensor.fileSize, tensors: [] };
       files.set(tensor.file, file);
     }
-    file.tensors.push({
-      param,
-      row,
-      rows,
-      transpose,
-      label: tensor.name,
-      offset: tensor.offset + partOffset(shape, part, tensor.dtype),
-      dtype: tensor.dtype,
-    });
+    const slice = { param, row, rows, label: tensor.name };
+    if (isPacked(tensor)) {
+      file.tensors.push({ ...slice, transpose: false, dtype: 'MXFP4', ...packedPart(tensor, part ?? 0) });
+    } else if (isFloatDtype(tensor.dtype)) {
+      const { dtype, offset } = tensor;
+      const at = offset + partOffset(shape, part, dtype);
+      file.tensors.push({ ...slice, transpose, dtype, offset: at, scales: null });
+    }
   }
   return [...files.values()];
 }
+
+/** In the terms of the file. */
+function misfit(tensor: StoredTensor, expected: readonly number[]): string {
+  const [name, written] = isPacked(tensor) ? [blocksName(named(tensor)), blocksShape] : [named(tensor), same];
+  return `${name}: expected ${show(written(expected))} but the file has ${show(written(tensor.shape))}`;
+}
+
+const same = (shape: readonly number[]): readonly number[] => shape;
 
 const show = (shape: readonly number[]): string => printable(`[${shape.join(', ')}]`, { max: 100 });
 const named = ({ name }: StoredTensor): string => printable(name, { max: 200 });

@@ -10,6 +10,7 @@ import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
+import { isPacked, withPackedTensors } from './mxfp4';
 import type { StoredTensor } from './safetensors';
 import { parseObject, readTensors, readText } from './safetensors';
 import { LM_HEAD, tiedTensors } from './tied_head';
@@ -27,7 +28,7 @@ export interface LoadedModel {
   files: NativeTensorFile[];
   /** Where the tensors lie, by Hugging Face name. */
   stored: ReadonlyMap<string, StoredTensor>;
-  /** dtype of each stored tensor, by Hugging Face name. */
+  /** What each stored tensor is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
   eosTokenIds: number[];
@@ -107,7 +108,9 @@ function inFiles(
   config: NativeModelConfig,
   otherParts: boolean,
 ): ReturnType<typeof tiedTensors> {
-  const stored = otherParts ? textTensors(readTensors(dir)) : readTensors(dir);
+  const all = readTensors(dir);
+  const own = config.family === 'gpt_oss' ? withPackedTensors(all) : all;
+  const stored = otherParts ? textTensors(own) : own;
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined
     ? tiedTensors(stored, embedding.hf)
@@ -143,7 +146,10 @@ export function withPositions(
 
 function dtypesOf(found: ReadonlyMap<string, StoredTensor>): Map<string, FloatDtype> {
   const dtypes = new Map<string, FloatDtype>();
-  for (const [hf, { dtype }] of found) if (isFloatDtype(dtype)) dtypes.set(hf, dtype);
+  for (const [hf, tensor] of found) {
+    if (isPacked(tensor)) dtypes.set(hf, 'BF16');
+    else if (isFloatDtype(tensor.dtype)) dtypes.set(hf, tensor.dtype);
+  }
   return dtypes;
 }
 

@@ -19,6 +19,8 @@ export interface StoredTensor {
   offset: number; // absolute, bytes
   bytes: number;
   fileSize: number;
+  /** Of values in MXFP4 (checkpoint/mxfp4.ts), whose blocks the other fields are about. */
+  scales?: StoredTensor;
 }
 
 const DTYPE_BYTES: Readonly<Record<string, number>> = {

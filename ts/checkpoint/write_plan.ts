@@ -3,7 +3,7 @@ import type { FileTensor, TensorMapping } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
 
-export type FloatDtype = NativeTensorSlice['dtype'];
+export type FloatDtype = Exclude<NativeTensorSlice['dtype'], 'MXFP4'>;
 
 const FLOAT_BYTES: Readonly<Record<FloatDtype, number>> = { F32: 4, F16: 2, BF16: 2 };
 
@@ -97,6 +97,7 @@ function planFile(file: string, items: Item[]): NativeTensorFile {
         label: hf,
         offset: begin + partOffset(shape, part, dtype),
         dtype,
+        scales: null,
       }),
     );
   });

@@ -4,7 +4,7 @@ import { Actor } from '../actor/actor';
 import { writeDirectory } from '../base/atomic_dir';
 import { checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { loadModelDirectory } from '../checkpoint/model_dir';
-import { parseObject, readTensors, readText, type StoredTensor } from '../checkpoint/safetensors';
+import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
 import { writeModelFiles } from '../checkpoint/save_files';
 import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '../checkpoint/write_plan';
 import { Critic } from '../critic/critic';
@@ -16,7 +16,7 @@ import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_
 import { streamTensors } from './stream_tensors';
 
 export interface ExportOptions {
-  /** Default: each tensor as it is stored; checkpoints hold float32. */
+  /** Default: each tensor as it is stored, MXFP4 as bfloat16; checkpoints hold float32. */
   dtype?: 'float32' | 'bfloat16';
   /** Which model of a checkpoint that has two; default: the actor. */
   role?: ExportedRole;
@@ -110,7 +110,8 @@ async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resol
     );
   }
   await writeDirectory(out, async (temporary) => {
-    const plan = planWrite(temporary, 'model', model.mapping, dtypesOf(model.stored, o), o.maxShardBytes);
+    const dtypeOf = chosen((name) => model.dtypes.get(name), o);
+    const plan = planWrite(temporary, 'model', model.mapping, dtypeOf, o.maxShardBytes);
     writeModelFiles(model, temporary, plan, o.dtype ?? null);
     streamTensors(plan.files, model.stored);
   });
@@ -128,13 +129,8 @@ async function exportAdapter({ dir }: FoundCheckpoint, out: string, o: Resolved)
     return { hf: name, shape, param: name, row: 0, rows: shape[0] ?? 1, transpose: false };
   });
   await writeDirectory(out, async (temporary) => {
-    const plan = planWrite(
-      temporary,
-      'adapter_model',
-      mapping,
-      dtypesOf(stored, o),
-      Number.POSITIVE_INFINITY,
-    );
+    const dtypeOf = chosen((name) => stored.get(name)?.dtype as FloatDtype, o);
+    const plan = planWrite(temporary, 'adapter_model', mapping, dtypeOf, Number.POSITIVE_INFINITY);
     copyFileSync(path.join(dir, 'adapter_config.json'), path.join(temporary, 'adapter_config.json'));
     streamTensors(plan.files, stored);
   });
@@ -166,7 +162,8 @@ function baseOf(dir: string): string {
   );
 }
 
-const dtypesOf =
-  (stored: ReadonlyMap<string, StoredTensor>, o: Resolved) =>
+/** In place of what a tensor would be written in, what was asked for. */
+const chosen =
+  (usual: (name: string) => FloatDtype | undefined, o: Resolved) =>
   (name: string): FloatDtype =>
-    o.dtype === undefined ? (stored.get(name)?.dtype as FloatDtype) : DTYPES[o.dtype];
+    o.dtype === undefined ? (usual(name) as FloatDtype) : DTYPES[o.dtype];

@@ -1,11 +1,12 @@
 import { closeSync, openSync, readSync, writeSync } from 'node:fs';
 import { convertFloats } from '../checkpoint/float_bytes';
+import { dequantized, isPacked } from '../checkpoint/mxfp4';
 import type { StoredTensor } from '../checkpoint/safetensors';
 import { type FloatDtype, floatBytes } from '../checkpoint/write_plan';
 import { TroupeError } from '../errors';
 import type { NativeTensorFile } from '../native/bridge';
 
-/** What is in memory at a time. */
+/** What is in memory at a time; of MXFP4 it is one expert. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
 /**
@@ -25,7 +26,7 @@ export function streamTensors(
       let before: string | null = null;
       for (const { label, offset, dtype } of file.tensors) {
         // Parts of a tensor follow each other, and are copied with the first.
-        if (label !== before) copyTensor(stored.get(label) as StoredTensor, out, offset, dtype);
+        if (label !== before) copyTensor(stored.get(label) as StoredTensor, out, offset, dtype as FloatDtype);
         before = label;
       }
     } finally {
@@ -35,22 +36,50 @@ export function streamTensors(
 }
 
 function copyTensor(source: StoredTensor, out: number, offset: number, dtype: FloatDtype): void {
-  const from = source.dtype as FloatDtype;
-  const width = floatBytes(from);
+  const packed = isPacked(source);
+  const from = packed ? 'BF16' : (source.dtype as FloatDtype);
+  let [done, at] = [0, offset];
+  for (const chunk of packed ? unpackedExperts(source) : chunksOf(source)) {
+    const { bytes, bad } = convertFloats(chunk, from, dtype === 'F16' ? 'same' : dtype);
+    if (bad !== null)
+      throw badValue(source, done / floatBytes(from) + bad.index, bad.overflow ? dtype : null);
+    writeAll(out, bytes, at);
+    done += chunk.length;
+    at += bytes.length;
+  }
+}
+
+/** Its bytes; a chunk is gone with the next. */
+function* chunksOf(source: StoredTensor): Generator<Uint8Array> {
   const buffer = new Uint8Array(Math.min(CHUNK_BYTES, source.bytes));
   const fd = openSync(source.file, 'r');
   try {
-    for (let done = 0, at = offset; done < source.bytes; ) {
+    for (let done = 0; done < source.bytes; done += buffer.length) {
       const chunk = buffer.subarray(0, Math.min(buffer.length, source.bytes - done));
       readAll(fd, source, chunk, done);
-      const { bytes, bad } = convertFloats(chunk, from, dtype === 'F16' ? 'same' : dtype);
-      if (bad !== null) throw badValue(source, done / width + bad.index, bad.overflow ? dtype : null);
-      writeAll(out, bytes, at);
-      done += chunk.length;
-      at += bytes.length;
+      yield chunk;
     }
   } finally {
     closeSync(fd);
+  }
+}
+
+/** In bfloat16, expert by expert. */
+function* unpackedExperts(source: StoredTensor & { scales: StoredTensor }): Generator<Uint8Array> {
+  const { scales, shape } = source;
+  const [experts = 0, , outputs = 0] = shape;
+  const [fd, scaleFd] = [openSync(source.file, 'r'), openSync(scales.file, 'r')];
+  try {
+    const blocks = new Uint8Array(source.bytes / experts);
+    const own = new Uint8Array(scales.bytes / experts);
+    for (let expert = 0; expert < experts; expert++) {
+      readAll(fd, source, blocks, expert * blocks.length);
+      readAll(scaleFd, scales, own, expert * own.length);
+      yield new Uint8Array(dequantized(blocks, own, outputs).buffer);
+    }
+  } finally {
+    closeSync(fd);
+    closeSync(scaleFd);
   }
 }
 

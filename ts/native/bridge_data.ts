@@ -272,7 +272,14 @@ export interface NativeTensorSlice {
   transpose: boolean;
   label: string;
   offset: number;
-  dtype: 'F32' | 'F16' | 'BF16';
+  dtype: 'F32' | 'F16' | 'BF16' | 'MXFP4'; // MXFP4: read only
+  scales: NativeScales | null; // with MXFP4
+}
+
+/** The scales that belong to rows in MXFP4 (native/checkpoint/mxfp4.h). */
+export interface NativeScales {
+  path: string;
+  offset: number;
 }
 
 export interface NativeTensorFile {

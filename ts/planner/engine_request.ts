@@ -1,4 +1,5 @@
 // What of a role the engine is asked for: its options on one rank, and the work of its verbs.
+import { packedBytes } from '../checkpoint/mxfp4';
 import { floatBytes, partOffset } from '../checkpoint/write_plan';
 import { fileTensors, tensorMapping } from '../model/tensor_names';
 import type {
@@ -6,6 +7,7 @@ import type {
   NativeMemoryWork,
   NativeSequenceLoad,
   NativeTensorFile,
+  NativeTensorSlice,
 } from '../native/bridge';
 import { rowParts } from './places';
 import type { Load, PlanSpec, RoleSpec } from './plan';
@@ -77,16 +79,28 @@ export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequ
   return { count: load.sequences, length, response: Math.min(load.response, length - 1) };
 }
 
-function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
+/** What is read, as one file. */
+export function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
   let size = 0;
   const tensors = fileTensors(tensorMapping(model)).flatMap((tensor) => {
     const [{ hf, shape }] = tensor;
     const begin = size;
     const dtype = fileDtypes?.get(hf) ?? 'BF16';
-    size += floatBytes(dtype) * shape.reduce((count, extent) => count * extent, 1);
-    return tensor.map(({ param, row, rows, transpose, part }) => {
+    const count = shape.reduce((all, extent) => all * extent, 1);
+    if (dtype === 'MXFP4') {
+      const { blocks, scales } = packedBytes(count);
+      size += blocks + scales;
+      return tensor.map(({ param, row, rows, part = 0 }): NativeTensorSlice => {
+        const before = packedBytes((count / tensor.length) * part);
+        const at = { path: '', offset: begin + blocks + before.scales };
+        const slice = { label: hf, param, row, rows, transpose: false, dtype, scales: at };
+        return { ...slice, offset: begin + before.blocks };
+      });
+    }
+    size += floatBytes(dtype) * count;
+    return tensor.map(({ param, row, rows, transpose, part }): NativeTensorSlice => {
       const offset = begin + partOffset(shape, part, dtype);
-      return { label: hf, param, row, rows, transpose, offset, dtype };
+      return { label: hf, param, row, rows, transpose, offset, dtype, scales: null };
     });
   });
   return { path: '', header: new Uint8Array(), size, tensors };

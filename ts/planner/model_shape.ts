@@ -1,17 +1,19 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { loadModelDirectory, withPositions } from '../checkpoint/model_dir';
+import { isPacked, MXFP4 } from '../checkpoint/mxfp4';
 import { parseObject, readText } from '../checkpoint/safetensors';
-import type { FloatDtype } from '../checkpoint/write_plan';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
+
+export type FileDtype = NativeTensorSlice['dtype'];
 
 /** A model as far as its directory says without its weights. */
 export interface ModelShape {
   config: NativeModelConfig;
-  /** dtype of each stored tensor, by Hugging Face name; null: there are no files. */
-  dtypes: ReadonlyMap<string, FloatDtype> | null;
+  /** dtype of each tensor in the files, by Hugging Face name; null: there are no files. */
+  dtypes: ReadonlyMap<string, FileDtype> | null;
 }
 
 /**
@@ -34,8 +36,12 @@ export function readModelShape(
   }
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
   if (weights.some((name) => existsSync(path.join(dir, name)))) {
-    const { config, dtypes } = loadModelDirectory(dir, head, maxPositionEmbeddings);
-    return { config, dtypes };
+    const { config, dtypes, stored } = loadModelDirectory(dir, head, maxPositionEmbeddings);
+    const inFiles = [...dtypes].map(([hf, dtype]): [string, FileDtype] => {
+      const tensor = stored.get(hf);
+      return [hf, tensor !== undefined && isPacked(tensor) ? MXFP4 : dtype];
+    });
+    return { config, dtypes: new Map(inFiles) };
   }
   const raw = withPositions(parseObject(readText(file), file), maxPositionEmbeddings, file);
   return { config: resolveModelConfig(raw, head, file).native, dtypes: null };

@@ -1,4 +1,3 @@
-import type { FloatDtype } from '../checkpoint/write_plan';
 import type { PoolName } from '../config/derived/pools';
 import type { Lora } from '../model/adapter_sites';
 import type {
@@ -11,6 +10,7 @@ import type {
 import type { RoleName } from '../roles/role_settings';
 import type { EngineMemory } from './engine_memory';
 import { engineOptions, memoryWork } from './engine_request';
+import type { FileDtype } from './model_shape';
 import type { Placement, ShardingStrategy } from './placement';
 import { firstRankOf, type Place, placesThatDiffer } from './places';
 
@@ -63,7 +63,7 @@ export interface RoleSpec {
   name: RoleName;
   model: NativeModelConfig;
   /** Of its files, by Hugging Face name; of a tensor that is not there, and without it of all: bfloat16. */
-  fileDtypes?: ReadonlyMap<string, FloatDtype>;
+  fileDtypes?: ReadonlyMap<string, FileDtype>;
   /** Adapters; none: every parameter is trained. */
   lora?: Pick<Lora, 'mapping' | 'native'>;
   dtype: 'float32' | 'bfloat16';

@@ -1,5 +1,6 @@
 import { formatBytes } from '../base/byte_size';
 import type { Advice, Knob } from './advice';
+import { weightFile } from './engine_request';
 import type { Place } from './places';
 import type { Plan, PlanSpec, RoleSpec, StateBytes } from './plan';
 
@@ -59,6 +60,7 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
       ? ['on a CPU the host is the same memory: offloading saves nothing']
       : []),
     `together ${formatBytes(resident)}, and ${formatBytes(peak.memory.process)} for the process`,
+    ...plan.roles.flatMap(({ count }, i) => packedText(spec.roles[i] as RoleSpec, count)),
     '',
     ...table([
       ['phase', 'peak at', 'gathered', 'activations', 'head', 'KV cache', 'with all held'],
@@ -67,6 +69,17 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     '',
     `peak: ${formatBytes(peak.total)} in ${peak.verb} of the ${peak.role} (${peak.instant})${verdict(plan)}`,
     ...otherRanks(spec, plan),
+  ];
+}
+
+/** Files in MXFP4 are far smaller than what they become. */
+function packedText(role: RoleSpec, count: number): string[] {
+  if (![...(role.fileDtypes?.values() ?? [])].includes('MXFP4')) return [];
+  const [files, loaded] = [weightFile(role).size, count * (role.dtype === 'float32' ? 4 : 2)].map(
+    formatBytes,
+  );
+  return [
+    `${role.name}: ${files} in its files, with experts in MXFP4; ${loaded} in ${role.dtype}, over all ranks`,
   ];
 }
 

@@ -92,7 +92,7 @@ export interface EngineNeeds {
   device: Device;
   launcher?: LauncherOptions | Launcher;
   /** Of the data: its end token ends responses, too. */
-  tokenizer?: Pick<Tokenizer, 'eosId'>;
+  tokenizer?: Pick<Tokenizer, 'eosId' | 'addedTokens'>;
   /** Says what becomes of servers. */
   say?(line: string): void;
 }

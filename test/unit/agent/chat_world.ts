@@ -60,13 +60,13 @@ export const TAG_TEMPLATES = {
 
 export const EOS = 257;
 
-/** `template`: instead of the one above. */
-export function chatTokenizer(template = TEMPLATE): Tokenizer {
+/** `template`: instead of the one above; `tags`: its special tokens, from 256 on, the last of which ends a turn. */
+export function chatTokenizer(template = TEMPLATE, tags = ['<|im_start|>', '<|im_end|>']): Tokenizer {
   const directory = mkdtempSync(join(tmpdir(), 'troupe-chat-'));
   const printable = (b: number): boolean => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
   let next = 256;
   const bytes = Array.from({ length: 256 }, (_, b) => String.fromCodePoint(printable(b) ? b : next++));
-  const special = ['<|im_start|>', '<|im_end|>'].map((content, i) => ({
+  const special = tags.map((content, i) => ({
     id: 256 + i,
     content,
     single_word: false,
@@ -91,7 +91,7 @@ export function chatTokenizer(template = TEMPLATE): Tokenizer {
     model: { type: 'BPE', vocab, merges },
   };
   writeFileSync(join(directory, 'tokenizer.json'), JSON.stringify(definition));
-  const config = { chat_template: template, eos_token: '<|im_end|>', clean_up_tokenization_spaces: false };
+  const config = { chat_template: template, eos_token: tags.at(-1), clean_up_tokenization_spaces: false };
   writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify(config));
   return Tokenizer.load(directory);
 }

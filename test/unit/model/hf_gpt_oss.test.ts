@@ -69,12 +69,21 @@ test.each([
   [{ layer_types: ['full_attention'] }, /layer_types has 1 entries/],
   [{ num_experts: 7 }, /num_experts 7 and num_local_experts 6/],
   [
-    { quantization_config: { quant_method: 'mxfp4' } },
-    /MXFP4 .*Mxfp4Config\(dequantize=True\).*save_pretrained/,
+    { quantization_config: { quant_method: 'fp8' } },
+    /quantised weights are not supported .*"fp8": .*FineGrainedFP8Config\(dequantize=True\).*save_pretrained/,
   ],
-  [{ quantization_config: { quant_method: 'fp8' } }, /quantised weights are not supported/],
+  [{ quantization_config: { quant_method: 'gptq' } }, /"gptq": use the .*bfloat16 checkpoint/],
+  [{ quantization_config: { bits: 4 } }, /quantised by an unnamed quant_method: use the/],
 ])('%p is refused', (changes, message) => {
   expect(() => resolve({ ...recorded, ...changes })).toThrow(message);
+});
+
+test('MXFP4 is read, of this family alone', () => {
+  const quantized = { quantization_config: { quant_method: 'mxfp4', modules_to_not_convert: ['lm_head'] } };
+  expect(resolve({ ...recorded, ...quantized })).toEqual(resolve(recorded));
+  expect(() => resolve({ model_type: 'llama', ...quantized })).toThrow(
+    /these are weights in MXFP4 of "llama"/,
+  );
 });
 
 test('tensors that hold all experts: one in files, a parameter for each expert', () => {

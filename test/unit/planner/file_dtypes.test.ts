@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { readTensors } from '../../../ts/checkpoint/safetensors';
 import { memoryWork } from '../../../ts/planner/engine_request';
 import { readModelShape } from '../../../ts/planner/model_shape';
 import { ON_DEVICE } from '../../../ts/planner/placement';
@@ -42,4 +43,19 @@ test.each([
   const [first, second] = file?.tensors ?? [];
   const width = specOf(directory).model.hiddenSize;
   expect((second?.offset ?? 0) - (first?.offset ?? 0)).toBe((first?.rows ?? 0) * width * bytes);
+});
+
+test('MXFP4 takes the bytes that it has in files', () => {
+  const directory = path.join(CONFORMANCE, '../mxfp4/actor');
+  const [file] = memoryWork(specOf(directory)).load;
+  const inFiles = [...readTensors(directory).values()].reduce((all, { bytes }) => all + bytes, 0);
+  expect(file?.size).toBe(inFiles);
+  const experts = file?.tensors.filter(({ param }) => /experts\.\d+\.\w+\.weight/.test(param)) ?? [];
+  expect(experts).toHaveLength(2 * 4 * 2);
+  expect(new Set(experts.map(({ dtype, transpose }) => `${dtype} ${transpose}`))).toEqual(
+    new Set(['MXFP4 false']),
+  );
+  const [first, second] = experts;
+  expect((second?.offset ?? 0) - (first?.offset ?? 0)).toBe((64 * 64) / 2);
+  expect((second?.scales?.offset ?? 0) - (first?.scales?.offset ?? 0)).toBe((64 * 64) / 32);
 });

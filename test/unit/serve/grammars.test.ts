@@ -239,7 +239,7 @@ describe('calls that may come beside JSON of a schema', () => {
     type: 'function' as const,
     function: { name, parameters },
   }));
-  const CALLS: Record<FamilyName, [one: string, two: string | null]> = {
+  const CALLS: Record<Exclude<FamilyName, 'gpt-oss'>, [one: string, two: string | null]> = {
     hermes: [
       '<tool_call>\n{"name": "sub", "arguments": {"x": 1}}\n</tool_call>',
       '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>\n<tool_call>\n{"name": "sub", "arguments": {"x": 2}}\n</tool_call>',
@@ -264,7 +264,7 @@ describe('calls that may come beside JSON of a schema', () => {
     responseForm(toolFamily(name), tools, { forced: false, name: null, parallel }, format);
 
   test.each(Object.keys(CALLS) as FamilyName[])('either comes, and nothing else: %s', async (name) => {
-    const [one, two] = CALLS[name];
+    const [one, two] = CALLS[name as keyof typeof CALLS];
     const either = form(name, person).grammar as Grammar;
     expect(await takes(either, one)).toBe(true);
     expect(await takes(either, ada)).toBe(true);
@@ -286,7 +286,7 @@ describe('calls that may come beside JSON of a schema', () => {
 
   test.each(Object.keys(CALLS) as FamilyName[])('any object is JSON, too: %s', async (name) => {
     const either = form(name, { type: 'json_object' }).grammar as Grammar;
-    for (const text of [CALLS[name][0], '{}', '{"a": [1, {"b": null}]}'])
+    for (const text of [CALLS[name as keyof typeof CALLS][0], '{}', '{"a": [1, {"b": null}]}'])
       expect([text, await takes(either, text)]).toEqual([text, true]);
     for (const text of ['hello', '[1]']) expect([text, await takes(either, text)]).toEqual([text, false]);
   });

@@ -7,7 +7,7 @@ import type { KeptResponses } from '../../serve/call/kept_responses';
 import type { CallRecord } from '../../serve/call/model_call';
 import type { ServedModel } from '../../serve/call/served_model';
 import { startChat } from '../../serve/call/start_calls';
-import { callReading, type FunctionTool } from '../../serve/tools/families';
+import { type FunctionTool, responseReading } from '../../serve/tools/families';
 import type { AgentModel } from '../model/agent_model';
 import { ConversationIds, type History } from './conversation_ids';
 
@@ -63,7 +63,7 @@ export class AgentChat {
       seed: undefined,
       stop: [...stop],
       grammar: null,
-      tools: family !== null && tools?.length ? callReading(family, tools) : null,
+      tools: responseReading(family, tools ?? null),
       specialTokens: false,
       priority: undefined,
       cacheSalt: undefined,
@@ -106,8 +106,8 @@ export class AgentChat {
       request: this.model.request,
       onRecord: (record) => {
         this.model.record(record, (performance.now() - started) / 1000);
-        const { text: content, calls, tokens, promptIds: seen } = record;
-        if (conversation !== null) this.ids.record(conversation, seen, tokens, { content, calls });
+        const { text: content, calls, reasoning, tokens, promptIds: seen } = record;
+        if (conversation !== null) this.ids.record(conversation, seen, tokens, { content, calls, reasoning });
       },
     };
   }

@@ -4,6 +4,7 @@ import { toJson } from '../../base/text';
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
 import { type Conversation, conversationIds, conversationText } from '../../serve/call/conversation';
+import { familyOf } from '../../serve/tools/families';
 
 /**
  * append: a turn that is continued stays as it was sampled, whatever the template would write of it now (as verl has it). template: only
@@ -15,6 +16,8 @@ export type History = 'append' | 'template';
 export interface Reply {
   content: string;
   calls: readonly { name: string; arguments: string }[];
+  /** What it thought, where it says so beside its words. */
+  reasoning: string;
 }
 
 interface State {
@@ -23,6 +26,8 @@ interface State {
   /** The template's text that the prompt ended with. */
   promptText: string;
   reply: Reply;
+  /** Its response with all tags; empty where it has no thoughts of its own. */
+  sampled: string;
   /** The last token ended the turn, so the template's end of it is there. */
   ended: string | null;
 }
@@ -77,6 +82,7 @@ export class ConversationIds {
       ids,
       promptText: this.render(conversation, conversation.messages, true),
       reply,
+      sampled: reply.reasoning === '' ? '' : this.tokenizer.decode(tokens, { skipSpecialTokens: false }),
       ended,
     });
   }
@@ -86,12 +92,8 @@ export class ConversationIds {
     const { messages, opened } = conversation;
     const upTo = messages.slice(0, at + 1);
     const whole = this.render(conversation, messages, opened);
-    if (this.history === 'template') {
-      const { promptText, reply } = state;
-      if (!whole.startsWith(promptText)) return null;
-      if (!whole.slice(promptText.length).startsWith(reply.content.trimEnd())) return null;
-    }
     const plain = this.render(conversation, upTo, false);
+    if (this.history === 'template' && !asSampled(state, whole, plain)) return null;
     if (whole.startsWith(plain)) return this.closing(plain, state) + whole.slice(plain.length);
     // The template writes the turn differently when it is not the last one: only what follows its words is compared.
     const marked = (list: readonly ChatMessage[]): readonly ChatMessage[] =>
@@ -100,8 +102,12 @@ export class ConversationIds {
       afterMark(this.render(conversation, marked(upTo), false)),
       afterMark(this.render(conversation, marked(messages), opened)),
     ];
-    if (before === null || after === null || !after.startsWith(before)) return null;
-    return this.closing(before, state) + after.slice(before.length);
+    if (before === null || after === null) return null;
+    if (after.startsWith(before)) return this.closing(before, state) + after.slice(before.length);
+    // Earlier turns may end otherwise than the last one: the tag that was sampled stays.
+    const ends = familyOf(this.tokenizer.toolTemplate)?.channels?.ends;
+    if (ends === undefined || before !== ends.last || !after.startsWith(ends.earlier)) return null;
+    return state.ended === null ? after : after.slice(ends.earlier.length);
   }
 
   /** What the template writes after the last token of a turn that was sampled, `text` being all that it writes up to there. */
@@ -121,6 +127,19 @@ export class ConversationIds {
   private render(conversation: Conversation, messages: readonly ChatMessage[], opened: boolean): string {
     return conversationText(this.tokenizer, { ...conversation, messages: [...messages], opened });
   }
+}
+
+/** Whether the template writes the turn, in a conversation that goes on, as the model made it; `plain`: as if it were the last. */
+function asSampled({ promptText, reply, sampled }: State, whole: string, plain: string): boolean {
+  if (!whole.startsWith(promptText)) return false;
+  if (reply.reasoning === '') return whole.slice(promptText.length).startsWith(reply.content.trimEnd());
+  // In how many messages it thought, and how the turn ends, counts, too.
+  const { reasoning } = reply;
+  return (
+    whole.startsWith(plain) &&
+    sampled.includes(reasoning) &&
+    plain.slice(promptText.length).includes(reasoning)
+  );
 }
 
 function afterMark(text: string): string | null {

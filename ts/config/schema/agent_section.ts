@@ -48,7 +48,7 @@ export const multiTurnSection = {
     'Where a longer answer is cut: left keeps its end, right its beginning, middle half of either.',
   ),
   format: field(
-    choice('hermes', 'qwen3_coder', 'glm45', 'llama3', 'llama3_json', 'mistral', 'auto'),
+    choice('hermes', 'qwen3_coder', 'glm45', 'llama3', 'llama3_json', 'mistral', 'gpt-oss', 'auto'),
     'hermes',
     'How the model writes calls of tools; auto: as its chat template says.',
   ),

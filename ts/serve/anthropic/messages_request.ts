@@ -9,7 +9,7 @@ import { checkName } from '../openai/chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
 import { checkChoice, forcedCalls } from '../openai/formats';
 import { list } from '../openai/lists';
-import { callReading, type FunctionTool } from '../tools/families';
+import { type FunctionTool, responseReading } from '../tools/families';
 
 const textBlock = z.looseObject({ type: z.literal('text'), text: z.string() });
 const toolUse = z.looseObject({
@@ -114,7 +114,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
             choice.disable_parallel_tool_use !== true,
           )
         : null,
-      tools: offered === null || model.family === null ? null : callReading(model.family, offered),
+      tools: responseReading(model.family, offered),
       oneCall: choice.disable_parallel_tool_use === true,
       specialTokens: false,
       priority: undefined,

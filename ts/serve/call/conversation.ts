@@ -16,8 +16,19 @@ export interface Conversation {
 /** As the template writes it. */
 export function conversationText(tokenizer: Tokenizer, conversation: Conversation): string {
   const { messages, tools, variables, opened } = conversation;
-  const shown = familyOf(tokenizer.toolTemplate)?.iterates ? messages.map(withObjects) : messages;
+  const family = familyOf(tokenizer.toolTemplate);
+  const whole = family?.iterates ? messages.map(withObjects) : messages;
+  const shown = family?.channels ? whole.map(withOneThought) : whole;
   return tokenizer.renderChat(shown, opened, { ...variables, tools });
+}
+
+/** The template of gpt-oss writes thoughts or words before a call, and refuses both. */
+function withOneThought(message: ChatMessage): ChatMessage {
+  const { tool_calls: calls, content } = message;
+  const thought = ['reasoning_content', 'thinking', 'reasoning'].some((key) => Boolean(message[key]));
+  return Array.isArray(calls) && calls.length > 0 && thought && content
+    ? { ...message, content: '' }
+    : message;
 }
 
 /** For templates that can write nothing else: arguments that are no object, as of a call that was cut off, are left out. */
@@ -53,8 +64,10 @@ export function templateCalls(
 export function replyMessage({
   text,
   calls,
+  reasoning = '',
 }: {
   text: string;
+  reasoning?: string;
   calls: readonly { id: string; name: string; arguments: string }[];
 }): ChatMessage {
   const toolCalls = calls.map(({ id, name, arguments: source }) => ({
@@ -64,6 +77,7 @@ export function replyMessage({
   return {
     role: 'assistant',
     content: text,
+    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
     ...(calls.length > 0 ? { tool_calls: templateCalls(toolCalls) } : {}),
   };
 }

@@ -10,7 +10,13 @@ import type {
 } from '../../rollout/request';
 import { StopTexts } from '../text/stop_texts';
 import type { CallReading } from '../tools/families';
-import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from '../tools/tool_parser';
+import {
+  CallCollector,
+  type ParsedText,
+  type ToolCall,
+  type ToolCallDelta,
+  type ToolParser,
+} from '../tools/tool_parser';
 import type { ServedModel } from './served_model';
 
 /** What a dialect makes of a request of its own. */
@@ -40,6 +46,8 @@ export interface CallDelta {
   offsets: number[];
   text: string;
   calls: ToolCallDelta[];
+  /** What the model thinks, of families that say so. */
+  reasoning: string;
 }
 
 const emptyDelta = (): CallDelta => ({
@@ -49,6 +57,7 @@ const emptyDelta = (): CallDelta => ({
   offsets: [],
   text: '',
   calls: [],
+  reasoning: '',
 });
 
 /** What a response was made of, for whoever learns from it. */
@@ -62,6 +71,8 @@ export interface CallRecord {
   finish: CallFinish;
   text: string;
   calls: readonly ToolCall[];
+  /** What the model thought, of families that say so. */
+  reasoning: string;
   cachedTokens: number;
   /** The stop text that ended it. */
   stopText: string | null;
@@ -83,6 +94,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   private readonly tokens: number[] = [];
   private readonly logProbs: number[] = [];
   private text = '';
+  private reasoning = '';
   /** Characters of what the tokens so far have completed. */
   private decoded = 0;
   private stopText: string | null = null;
@@ -175,11 +187,13 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     if (this.parser !== null) this.add(this.parser.end(cut), delta);
   }
 
-  private add({ text, calls }: { text: string; calls: ToolCallDelta[] }, delta: CallDelta): void {
+  private add({ text, calls, reasoning = '' }: ParsedText, delta: CallDelta): void {
     const counted = this.call.oneCall ? calls.filter(({ index }) => index === 0) : calls;
     delta.text += text;
     delta.calls.push(...counted);
     this.text += text;
+    delta.reasoning += reasoning;
+    this.reasoning += reasoning;
     this.collector.add(counted);
   }
 
@@ -197,6 +211,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       finish: own === 'stop' && calls.length > 0 ? 'tool_calls' : own,
       text: this.text,
       calls,
+      reasoning: this.reasoning,
       cachedTokens: result.cachedTokens,
       stopText: this.stopText,
     };

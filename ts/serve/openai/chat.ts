@@ -47,11 +47,12 @@ class ChatAnswer {
     for await (const [choice, delta] of merge(this.calls)) entries[choice]?.push(...this.entries(delta));
     const choices = this.calls.map((_, choice) => {
       const record = this.finish(choice);
-      const { text, calls, finish } = record;
+      const { text, calls, finish, reasoning } = record;
       const message = {
         role: 'assistant',
         content: text === '' && calls.length > 0 ? null : text,
         refusal: null,
+        ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
         ...(calls.length > 0
           ? { tool_calls: calls.map(({ id, ...f }) => ({ id, type: 'function', function: f })) }
           : {}),
@@ -86,8 +87,12 @@ class ChatAnswer {
   private *chunk(choice: number, delta: CallDelta): Generator<ServerEvent> {
     const { logProbs, tokenIds } = this.form;
     const asked = (logProbs !== null || tokenIds) && delta.tokens.length > 0;
-    if (delta.text === '' && delta.calls.length === 0 && !asked) return;
-    const content = delta.text === '' ? {} : { content: delta.text };
+    const { text, reasoning } = delta;
+    if (text === '' && reasoning === '' && delta.calls.length === 0 && !asked) return;
+    const content = {
+      ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+      ...(text === '' ? {} : { content: text }),
+    };
     const calls = delta.calls.length === 0 ? {} : { tool_calls: delta.calls.map(callDelta) };
     const logprobs = logProbs === null ? {} : { logprobs: { content: this.entries(delta), refusal: null } };
     const ids = tokenIds ? { token_ids: delta.tokens } : {};

@@ -2,7 +2,14 @@
 import type { Grammar } from '../../rollout/request';
 import { badField } from '../call/api_error';
 import { callsOrText } from '../tools/calls_or_text';
-import { type CallReading, callReading, type FunctionTool, type ToolFamily } from '../tools/families';
+import {
+  type CallReading,
+  type Channels,
+  callReading,
+  type FunctionTool,
+  responseReading,
+  type ToolFamily,
+} from '../tools/families';
 import { UnheldParameters } from '../tools/tag_arguments';
 
 type ResponseFormat =
@@ -24,19 +31,37 @@ export function responseForm(
   format: ResponseFormat | null | undefined,
 ): ResponseForm {
   const schema = jsonSchema(format);
+  const channels = family?.channels;
+  const answer = schema && channels && afterThought(channels, [answerIn(channels, schema)]);
   if (offered === null || family === null) {
-    const grammar: Grammar | null = schema && { kind: 'json-schema', schema: JSON.stringify(schema) };
-    return { grammar, tools: null };
+    const plain: Grammar | null = schema && { kind: 'json-schema', schema: JSON.stringify(schema) };
+    return { grammar: answer ? structuralTag(answer) : plain, tools: responseReading(family, null) };
   }
   const { forced, name, parallel } = choice;
   const read = callReading(family, offered);
   if (forced) return { grammar: forcedCalls(family, offered, name, parallel), tools: read };
   if (schema === null) return { grammar: null, tools: read };
+  if (channels) {
+    const elements = [callsOf(family, offered, parallel), answerIn(channels, schema)];
+    return { grammar: structuralTag(afterThought(channels, elements)), tools: read };
+  }
   // xgrammar's "or" has no place for a plain schema beside tags with separators.
   const json = { type: 'tag', begin: '', content: { type: 'json_schema', json_schema: schema }, end: '' };
   const elements = [callsOf(family, offered, parallel), separated([json], null)];
   return { grammar: structuralTag({ type: 'or', elements }), tools: callsOrText(family, offered) };
 }
+
+/** One of `elements`, perhaps after a thought. */
+const afterThought = ({ thought }: Channels, elements: object[]): object => {
+  const tag = { type: 'tag', ...thought, content: { type: 'any_text' } };
+  const either = elements.length === 1 ? (elements[0] as object) : { type: 'or', elements };
+  return { type: 'or', elements: [{ type: 'sequence', elements: [tag, either] }, either] };
+};
+
+const answerIn = ({ answer }: Channels, schema: Record<string, unknown>): object => {
+  const content = { type: 'json_schema', json_schema: schema };
+  return separated([{ type: 'tag', begin: answer, content, end: '' }], null);
+};
 
 function jsonSchema(format: ResponseFormat | null | undefined): Record<string, unknown> | null {
   if (format === null || format === undefined || format.type === 'text') return null;

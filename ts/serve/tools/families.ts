@@ -1,5 +1,6 @@
 // How families of models write calls of tools; which one a model is of, its chat template says.
 import { BodyParser } from './body_parser';
+import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, START } from './harmony';
 import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
 import { MISTRAL_TAGS, MistralParser } from './mistral';
@@ -9,7 +10,7 @@ import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
 import { CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
 import type { ToolParser } from './tool_parser';
 
-export const FAMILY_NAMES = ['hermes', 'qwen3_coder', 'glm45', 'llama3', 'mistral'] as const;
+export const FAMILY_NAMES = ['hermes', 'qwen3_coder', 'glm45', 'llama3', 'mistral', 'gpt-oss'] as const;
 export type FamilyName = (typeof FAMILY_NAMES)[number];
 
 /** A tool as the OpenAI API has it. */
@@ -37,6 +38,19 @@ export interface ToolFamily {
   iterates: boolean;
   /** Between two calls; null: several are written in another way than one. */
   separator: string | null;
+  /** Its responses are messages in channels, whether or not there are tools. */
+  channels?: Channels;
+}
+
+export interface Channels {
+  /** Of a response in which no tool may be called. */
+  parser(): ToolParser;
+  /** What comes before an answer that a grammar holds to a form. */
+  answer: string;
+  /** Around what is thought before it. */
+  thought: { begin: string; end: string };
+  /** What the template ends an answer with: that of the last turn, and one that others follow. */
+  ends: { last: string; earlier: string };
 }
 
 /** How the calls of one response are read. */
@@ -50,6 +64,17 @@ export const callReading = (family: ToolFamily, tools: readonly FunctionTool[]):
   tags: family.tags,
   parser: () => family.parser(tools),
 });
+
+/** How a response is read where tools may be called, or (null) none; null: it is text. */
+export function responseReading(
+  family: ToolFamily | null,
+  tools: readonly FunctionTool[] | null,
+): CallReading | null {
+  if (family === null) return null;
+  if (tools !== null && tools.length > 0) return callReading(family, tools);
+  const { channels, tags } = family;
+  return channels === undefined ? null : { tags, parser: () => channels.parser() };
+}
 
 const hermes: ToolFamily = {
   name: 'hermes',
@@ -119,12 +144,33 @@ const mistral: ToolFamily = {
   separator: null,
 };
 
+const harmony: ToolFamily = {
+  name: 'gpt-oss',
+  tags: HARMONY_TAGS,
+  parser: (tools) => new HarmonyParser(tools.map(({ function: { name } }) => name)),
+  // The tag that ends it is one of the tokens that end a response.
+  frame: (tool) => ({
+    begin: `${CHANNEL}commentary to=functions.${tool} ${CONSTRAIN}json${MESSAGE}`,
+    end: '',
+  }),
+  content: jsonArguments,
+  iterates: false,
+  separator: null,
+  channels: {
+    parser: () => new HarmonyParser(null),
+    answer: `${CHANNEL}final${MESSAGE}`,
+    thought: { begin: `${CHANNEL}analysis${MESSAGE}`, end: `${END}${START}assistant` },
+    ends: { last: RETURN, earlier: END },
+  },
+};
+
 const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = {
   hermes,
   qwen3_coder: qwen3Coder,
   glm45,
   llama3,
   mistral,
+  'gpt-oss': harmony,
 };
 
 export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
@@ -132,6 +178,7 @@ export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
 /** By the tags that a chat template writes; null: it knows no tools. */
 export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate === null) return null;
+  if (chatTemplate.includes(CHANNEL)) return harmony;
   if (/\[(?:AVAILABLE_TOOLS|TOOL_CALLS)\]/.test(chatTemplate)) return mistral;
   if (chatTemplate.includes(OPEN)) {
     if (chatTemplate.includes('<function=')) return qwen3Coder;

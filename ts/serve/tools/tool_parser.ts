@@ -12,6 +12,8 @@ export interface ParsedText {
   /** For the reader. */
   text: string;
   calls: ToolCallDelta[];
+  /** What the model thinks, of families that say so. */
+  reasoning?: string;
 }
 
 /** Reads one response. What turns out to be no call is given back as text, so that nothing is lost. */
