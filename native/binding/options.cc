@@ -34,6 +34,7 @@ ModelConfig read_model(const Field& dto) {
   model.attention_scale = dto["attentionScale"].number();
   model.attention_softcap = dto["attentionSoftcap"].number();
   model.final_softcap = dto["finalSoftcap"].number();
+  model.attention_gate = dto["attentionGate"].boolean();
   model.attention_sinks = dto["attentionSinks"].boolean();
   model.sliding_windows = dto["slidingWindows"].integers();
   model.qkv_bias = dto["qkvBias"].boolean();
@@ -73,6 +74,12 @@ ModelConfig read_model(const Field& dto) {
         moe["biases"].boolean()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
+  if (const Field delta = dto["delta"]; !delta.is_null()) {
+    model.delta = DeltaConfig{delta["keyHeads"].integer(), delta["valueHeads"].integer(),
+                              delta["keyDim"].integer(), delta["valueDim"].integer(),
+                              delta["interleaved"].boolean()};
+  }
+  model.delta_layers = dto["deltaLayers"].booleans();
   return model;
 }
 

@@ -9,8 +9,10 @@
 
 #include "base/error.h"
 #include "engine/rank_engine.h"
+#include "rollout/cache_sizes.h"
 #include "rollout/kv_cache.h"
 #include "rollout/scheduler.h"
+#include "rollout/state_cache.h"
 
 namespace troupe {
 
@@ -40,11 +42,17 @@ ModelConfig largest_stage(const EngineOptions& options, const RolloutOptions& li
       limits.tensor_parallel > 1 ? DecoderPart{.tp = limits.tensor_parallel} : decoder_part(options, dims, 0);
   validate(options.model, part);
   ModelConfig model = own_heads(options.model, part);
-  std::vector<int64_t> layers(static_cast<size_t>(options.pipeline.stages), 0);
   const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
-  for (size_t part = 0; part < parts.size(); ++part) layers[part % layers.size()] += parts[part].layers();
-  model.num_layers = *std::max_element(layers.begin(), layers.end());
-  return model;
+  const MixerLayers most = most_layers(model, parts, options.pipeline.stages);
+  return with_layers(std::move(model), most);
+}
+
+// A budget that does not hold one page counts as one that does.
+CacheSizes sizes_within(RolloutOptions limits, const ModelConfig& model, at::ScalarType dtype) {
+  if (limits.max_positions == 0) limits.max_positions = model.max_positions;
+  limits.kv_cache_bytes = std::max(limits.kv_cache_bytes,
+                                   KvCache::page_bytes(model, dtype) + StateCache::slot_bytes(model, dtype));
+  return cache_sizes(limits, model, dtype);
 }
 
 class Phases {
@@ -104,7 +112,9 @@ class Phases {
     int64_t pages = 1;
     for (const RolloutLoad& load : work_.rollouts)
       pages = std::max(pages, pages_held(load, limits, cached, options_.dtype));
-    limits.kv_cache_bytes = pages * KvCache::page_bytes(cached, options_.dtype);
+    limits.state_slots = sizes_within(limits, cached, options_.dtype).slots;
+    limits.kv_cache_bytes = pages * KvCache::page_bytes(cached, options_.dtype) +
+                            limits.state_slots * StateCache::slot_bytes(cached, options_.dtype);
     engine_->open_rollout(limits);
     opened_ = true;
   }
@@ -168,16 +178,17 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   const int64_t most = limits.max_sequences * KvCache::pages_for(positions);
   const int64_t one =
       std::min(most, KvCache::pages_for(load.prompt + load.response - 1));  // which may always run
-  PagePool pool(std::clamp(limits.kv_cache_bytes / KvCache::page_bytes(model, dtype), one, most));
-  Scheduler scheduler({limits.max_sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
-                       limits.prefix_caching},
+  const CacheSizes sizes = sizes_within(limits, model, dtype);
+  PagePool pool(std::clamp(sizes.pages, one, most));
+  Scheduler scheduler({sizes.slots, limits.max_step_tokens, positions, limits.chunked_prefill,
+                       limits.prefix_caching && !model.delta},
                       pool);
   for (RolloutRequest& request : requests_of(load, model.vocab_size)) scheduler.submit(std::move(request));
   int64_t held = 0, finished = 0;
   for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
     held = std::max(held, pool.held());
     // All pages are held, or a whole generation of sequences has come and gone: later ones hold no more.
-    if (held == pool.size() || finished >= limits.max_sequences) break;
+    if (held == pool.size() || finished >= sizes.slots) break;
     scheduler.computed(plan);
     const auto next_token = [&](Sequence& sequence) {
       sequence.tokens.push_back(static_cast<int32_t>(sequence.arrival % 2));

@@ -197,8 +197,7 @@ at::Tensor queries_of(const AttentionSpec& spec, const at::Tensor& qkv) {
 }
 
 at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv) {
-  const int64_t queries = spec.num_heads * spec.head_dim;
-  return qkv.narrow(1, queries, qkv.size(1) - queries);
+  return qkv.narrow(1, spec.num_heads * spec.head_dim, 2 * spec.num_kv_heads * spec.head_dim);
 }
 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,

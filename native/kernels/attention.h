@@ -97,7 +97,7 @@ void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const 
                         const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                         const at::Tensor& dqkv);
 
-// Of rows of queries, keys and values side by side [T, (Q+2K)*D]: the first, and the others.
+// Of rows of queries, keys and values side by side [T, (Q+2K)*D], or more: the first, and the others.
 at::Tensor queries_of(const AttentionSpec& spec, const at::Tensor& qkv);
 at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv);
 

@@ -29,6 +29,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
   rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
              config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
+  gated_heads_ = config.attention_gate && !config.is_delta_layer(layer);
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
   mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
@@ -36,7 +37,14 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     attn_post_norm_ = Norm(store, config, prefix + "attn_post_norm");
     mlp_post_norm_ = Norm(store, config, prefix + "mlp_post_norm");
   }
-  if (config.qk_norm) {
+  if (config.is_delta_layer(layer)) {
+    qkv_ = delta_projection(store, config, prefix + "delta");
+    delta_ = std::make_unique<GatedDeltaNet>(store, config, prefix + "delta");
+    rotary_.qk_norm = false;
+  } else {
+    qkv_ = qkv_projection(store, config, prefix + "attn");
+  }
+  if (rotary_.qk_norm) {
     const Parameter& q = store.at(prefix + "attn.q_norm.weight");
     const Parameter& k = store.at(prefix + "attn.k_norm.weight");
     q_norm_ = q.compute;
@@ -44,14 +52,13 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     q_norm_grad_ = q.grad;
     k_norm_grad_ = k.grad;
   }
-  if (config.attention_sinks) {
+  if (config.attention_sinks && !delta_) {
     const Parameter& sinks = store.at(prefix + "attn.sinks");
     attention_.sinks = sinks.compute;
     sinks_grad_ = sinks.grad;
   }
-  qkv_ = qkv_projection(store, config, prefix + "attn");
   value_dim_ = config.value_dim();
-  attn_out_ = Linear(store, prefix + "attn.out");
+  attn_out_ = Linear(store, prefix + (delta_ ? "delta.out" : "attn.out"));
   if (config.is_moe_layer(layer)) {
     moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
     top_k_ = whole.moe->top_k;
@@ -118,8 +125,9 @@ void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t b
   const at::Tensor out = rows_of(qkv, begin, end);
   qkv_->forward(normed, out, qkv_weight,
                 saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());
+  if (delta_) return;
   if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
-  ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), turns(rows).cos,
+  ops::qk_norm_rotary_forward(rotary_, heads_of(out), rows_of(rows.positions, begin, end), turns(rows).cos,
                               turns(rows).sin, q_norm_, k_norm_,
                               saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
 }
@@ -325,11 +333,13 @@ at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const 
 
 void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
                                  const BlockSaved& saved, const at::Tensor& qk_parts) const {
+  if (delta_) return;
   const int64_t tile = begin / rows.row_tile;
   const auto part = [&](int64_t i) {
     return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor();
   };
-  ops::qk_norm_rotary_backward(rotary_, rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
+  ops::qk_norm_rotary_backward(rotary_, heads_of(rows_of(dqkv, begin, end)),
+                               heads_of(rows_of(saved.qkv_pre, begin, end)),
                                rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
                                k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));
 }

@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "megatron/expert_rows.h"
 #include "model/decoder_layout.h"
+#include "model/gated_delta_net.h"
 #include "model/layers.h"
 #include "model/moe.h"
 #include "model/qkv_projection.h"
@@ -61,7 +62,10 @@ struct BlockSaved {
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
   QkvSaved projection;
   at::Tensor qkv_pre, qk_rstd;      // before q/k norm; undefined without it
-  at::Tensor qkv, heads_attn, lse;  // what attention took (after rotary) and gave; [Q, T]
+  // What attention took (after rotary) and gave; [Q, T]. Of the gated delta rule the same without lse: [T, P], and
+  // [T, Hv*Dv] before its norm.
+  at::Tensor qkv, heads_attn, lse;
+  at::Tensor gated;  // [T, 2*Q*D] gates and what they are multiplied with; undefined without them
   at::Tensor attn;  // [T, Q*V] its output for the rows at hand: heads_attn itself in a group of one, if V = D
   at::Tensor attn_proj, mlp_proj;  // inputs of the post norms; undefined without them
   at::Tensor mid;                  // [T, H] after the attention residual
@@ -119,12 +123,18 @@ class Block {
 
   // Attention between the row-local halves, and the exchange around it where ranks share rows: the output [T,
   // Q*V] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
-  // heads_attn and lse of `saved`; the first writes them and attn where it is given.
+  // heads_attn and lse of `saved`; the first writes them and attn where it is given. With gates, or in a layer of
+  // the gated delta rule, of what such a layer's projection gives [T, qkv_size()].
   at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
   at::Tensor attend_backward(const at::Tensor& d_attn, const RowContext& rows, const BlockSaved& saved) const;
   int64_t qkv_size() const {
-    return (attention_.num_heads + 2 * attention_.num_kv_heads) * attention_.head_dim;
+    return delta_ ? delta_->columns() : head_columns() + (gated_heads_ ? query_columns() : 0);
   }
+  // Null: the layer has attention.
+  const GatedDeltaNet* delta_net() const { return delta_.get(); }
+  // Multiplies attn [n, Q*D] by the sigmoid of the gates in qkv [n, (2Q+2K)*D], where there are such. Returned: a
+  // product, or attn itself.
+  at::Tensor gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int64_t row_tile, BlockSaved* saved) const;
   // Of this rank's heads; undefined: none.
   const at::Tensor& attention_sinks() const { return attention_.sinks; }
   // Of what attention gives [n, Q*D], what the output projection takes [n, Q*V]: all of it but the zeros
@@ -132,6 +142,14 @@ class Block {
   at::Tensor values_of(const at::Tensor& attn) const;
 
  private:
+  int64_t query_columns() const { return attention_.num_heads * attention_.head_dim; }
+  int64_t head_columns() const { return query_columns() + 2 * attention_.num_kv_heads * attention_.head_dim; }
+  // Queries, keys and values without gates.
+  at::Tensor heads_of(const at::Tensor& qkv) const {
+    return qkv.defined() ? qkv.narrow(1, 0, head_columns()) : qkv;
+  }
+  // Gradients of gates and of what they multiplied, side by side, from that of the product.
+  at::Tensor gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile, const BlockSaved& saved) const;
   // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
   // all its ranks.
   at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
@@ -182,6 +200,8 @@ class Block {
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
   at::Tensor sinks_grad_;
   std::unique_ptr<QkvProjection> qkv_;
+  std::unique_ptr<GatedDeltaNet> delta_;
+  bool gated_heads_;
   int64_t value_dim_;
   Linear attn_out_, mlp_in_, mlp_out_;
   std::unique_ptr<MoeMlp> moe_;

@@ -1,6 +1,7 @@
 // Attention of a decoder layer between its row-local halves, with the exchange around it.
 #include <ATen/ATen.h>
 
+#include "base/parallel.h"
 #include "kernels/attention_sinks.h"
 #include "megatron/context_group.h"
 #include "model/block.h"
@@ -15,7 +16,7 @@ at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qk
 }
 
 at::Tensor Block::values_of(const at::Tensor& attn) const {
-  if (value_dim_ == attention_.head_dim) return attn;
+  if (delta_ || value_dim_ == attention_.head_dim) return attn;
   const at::Tensor heads = attn.view({attn.size(0), attention_.num_heads, attention_.head_dim});
   return heads.narrow(2, 0, value_dim_).reshape({attn.size(0), attention_.num_heads * value_dim_});
 }
@@ -28,8 +29,46 @@ at::Tensor Block::with_zeros(const at::Tensor& d_attn) const {
   return heads.view({d_attn.size(0), attention_.num_heads * attention_.head_dim});
 }
 
+at::Tensor Block::gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int64_t row_tile,
+                             BlockSaved* saved) const {
+  if (!gated_heads_) return attn;
+  const int64_t total = attn.size(0), columns = query_columns();
+  const at::Tensor gated = at::empty({total, 2 * columns}, attn.options());
+  const at::Tensor product = at::empty_like(attn);
+  for_each_row_tile(total, row_tile, attn.device(), [&](int64_t begin, int64_t end) {
+    const at::Tensor both = gated.narrow(0, begin, end - begin);
+    both.narrow(1, 0, columns).copy_(qkv.narrow(0, begin, end - begin).narrow(1, head_columns(), columns));
+    both.narrow(1, columns, columns).copy_(attn.narrow(0, begin, end - begin));
+    ops::activation_forward(Activation::kSigmoid, /*gated=*/true, both, product.narrow(0, begin, end - begin));
+  });
+  if (saved != nullptr) saved->gated = gated;
+  return product;
+}
+
+at::Tensor Block::gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile,
+                                      const BlockSaved& saved) const {
+  const at::Tensor both = at::empty_like(saved.gated);
+  for_each_row_tile(both.size(0), row_tile, both.device(), [&](int64_t begin, int64_t end) {
+    const auto tile = [&](const at::Tensor& t) { return t.narrow(0, begin, end - begin); };
+    ops::activation_backward(Activation::kSigmoid, /*gated=*/true, tile(d_attn), tile(saved.gated), tile(both),
+                             {});
+  });
+  return both;
+}
+
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
+  if (delta_) {
+    at::Tensor rule;
+    const at::Tensor attn = delta_->forward(qkv, rows.segments, &rule);
+    if (saved != nullptr) {
+      saved->qkv = qkv;
+      saved->heads_attn = rule;
+      saved->attn = attn;
+    }
+    return attn;
+  }
   const SequenceGroup* group = rows.sequence;
+  const at::Tensor gates = gated_heads_ ? qkv : at::Tensor();
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
   if (group != nullptr) qkv = group->gather_rows(attention_, qkv, {rows.phase, name_});
   const int64_t total = qkv.size(0);
@@ -38,8 +77,9 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
       saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
   ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output,
                          lse);
-  const at::Tensor attn =
+  const at::Tensor values =
       values_of(group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output);
+  const at::Tensor attn = gate_heads(values, gates, rows.row_tile, saved);
   if (saved != nullptr) {
     saved->qkv = qkv;
     saved->heads_attn = output;
@@ -51,9 +91,12 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
 
 at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
                                   const BlockSaved& saved) const {
+  if (delta_) return delta_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
   const SequenceGroup* group = rows.sequence;
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
-  const at::Tensor d_heads = with_zeros(d_attn);
+  const at::Tensor d_gated = gated_heads_ ? gate_heads_backward(d_attn, rows.row_tile, saved) : at::Tensor();
+  const at::Tensor d_heads =
+      gated_heads_ ? d_gated.narrow(1, query_columns(), query_columns()) : with_zeros(d_attn);
   const at::Tensor d_output =
       group != nullptr ? group->gather_query_rows(d_heads, {rows.phase, name_}) : d_heads;
   const at::Tensor d_input = at::empty_like(saved.qkv);
@@ -63,7 +106,13 @@ at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& ro
                           rows.segments, ops::queries_of(spec, d_input), d_keys);
   accumulate_sinks(spec, d_output, rows, saved);
   if (rows.context != nullptr) d_own.copy_(rows.context->sum(d_keys, rows.places, {rows.phase, name_}));
-  return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
+  const at::Tensor d_qkv =
+      group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
+  if (!gated_heads_) return d_qkv;
+  const at::Tensor d_gates = d_gated.narrow(1, 0, query_columns());
+  if (group != nullptr) return at::cat({d_qkv, d_gates}, 1);
+  d_qkv.narrow(1, head_columns(), query_columns()).copy_(d_gates);
+  return d_qkv;
 }
 
 void Block::accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d_output,

@@ -14,6 +14,13 @@
 // Everything here is inference: no gradient is recorded.
 namespace troupe {
 
+class GatedDeltaNet;
+
+// Layers by what they keep of a sequence: keys and values, or a state.
+struct MixerLayers {
+  int64_t attention = 0, delta = 0;
+};
+
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -29,8 +36,11 @@ class Decoder {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  // The most that any rank of the pipeline has.
-  virtual int64_t most_layers() const { return config().num_layers; }
+  // The most of each kind that any rank of the pipeline has.
+  virtual MixerLayers most_layers() const {
+    const int64_t delta = config().delta_layers_of_all();
+    return {config().num_layers - delta, delta};
+  }
   // Called before every layer of the decoder, whichever rank computes it: moves x [n, H] from the rank of the
   // layer before to that of this one, where they differ.
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
@@ -47,12 +57,19 @@ class Decoder {
   // Before a step whose rows lie at positions below `positions`.
   virtual void begin_step(int64_t positions) {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
-  // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.
+  // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the model has
+  // them (ModelConfig::mixer_inputs); in a layer of the gated delta rule what that takes.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                 const at::Tensor& qkv) = 0;
   // What the attention of a layer takes beside them: the sinks of its heads [Q], undefined where it has none.
   virtual at::Tensor attention_sinks(int64_t layer) const { return {}; }
-  // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D]; out [n, H] may alias x.
+  // What a layer has in the place of attention; null: it has attention.
+  virtual const GatedDeltaNet* delta_net(int64_t layer) const { return nullptr; }
+  // attn [n, Q*D] times the sigmoid of its gates in qkv, as attention_inputs() wrote it; without gates attn itself.
+  virtual at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {
+    return attn;
+  }
+  // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D], gated; out [n, H] may alias x.
   virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                             const at::Tensor& out) = 0;
   // From here on block_output() writes which experts a row goes to: rows [n, width] (batch/routed_experts.h),

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "kernels/cpu/gated_delta_kernels.h"
 
 namespace troupe {
 
@@ -116,6 +117,37 @@ class DecoderLayout {
     add_scale(prefix + "kv_norm.weight", latent.key_rank, true);
     add_matrix(prefix + "kv_b.weight", expanded, latent.key_rank, rows({even(expanded)}));
   }
+  void add_attention(const std::string& prefix) {
+    if (c_.latent) {
+      add_latent_projection(prefix);
+    } else {
+      const int64_t queries = (c_.attention_gate ? 2 : 1) * c_.q_size();
+      add_linear(prefix + "qkv", queries + 2 * c_.kv_size(), c_.hidden_size, c_.qkv_bias,
+                 rows({even(queries), key_heads(), key_heads()}));
+    }
+    if (c_.qk_norm) {  // of a rank's own heads
+      add_scale(prefix + "q_norm.weight", c_.head_dim, true);
+      add_scale(prefix + "k_norm.weight", c_.head_dim, true);
+    }
+    if (c_.attention_sinks)
+      add(prefix + "sinks", {c_.num_heads}, InitialValue::kNormal, rows({even(c_.num_heads)}));
+    const int64_t values = c_.num_heads * c_.value_dim();
+    add_linear(prefix + "out", c_.hidden_size, values, c_.output_bias, columns({even(values)}));
+  }
+  // Cut by key heads, each with its value heads.
+  void add_delta_net(const std::string& prefix) {
+    const DeltaConfig& delta = *c_.delta;
+    const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
+    std::vector<CutBlock> inputs{even(keys), even(keys), even(values), even(values), even(heads), even(heads)};
+    if (delta.interleaved) inputs = {even(2 * keys + 2 * values), even(2 * heads)};
+    add_matrix(prefix + "in.weight", delta.columns(), c_.hidden_size, rows(std::move(inputs)));
+    add(prefix + "conv.weight", {delta.channels(), kernels::kConvWidth}, InitialValue::kUniform,
+        rows({even(keys), even(keys), even(values)}));
+    add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
+    add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
+    add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
+    add_matrix(prefix + "out.weight", c_.hidden_size, values, columns({even(values)}));
+  }
   void add_layer(int64_t layer) {
     const std::string name = "layers." + std::to_string(layer);
     const std::string prefix = name + ".";
@@ -123,20 +155,11 @@ class DecoderLayout {
     const bool own_rows = part_.sequence_parallel;
     group({.name = name, .layer = layer, .trainable = !frozen_});
     add_norm(prefix + "attn_norm", own_rows);
-    if (c_.latent) {
-      add_latent_projection(prefix + "attn.");
+    if (c_.is_delta_layer(layer)) {
+      add_delta_net(prefix + "delta.");
     } else {
-      add_linear(prefix + "attn.qkv", c_.qkv_size(), c_.hidden_size, c_.qkv_bias,
-                 rows({even(c_.q_size()), key_heads(), key_heads()}));
+      add_attention(prefix + "attn.");
     }
-    if (c_.qk_norm) {  // of a rank's own heads
-      add_scale(prefix + "attn.q_norm.weight", c_.head_dim, true);
-      add_scale(prefix + "attn.k_norm.weight", c_.head_dim, true);
-    }
-    if (c_.attention_sinks)
-      add(prefix + "attn.sinks", {c_.num_heads}, InitialValue::kNormal, rows({even(c_.num_heads)}));
-    const int64_t values = c_.num_heads * c_.value_dim();
-    add_linear(prefix + "attn.out", c_.hidden_size, values, c_.output_bias, columns({even(values)}));
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
     add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
@@ -193,7 +216,8 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
   for (const ParameterSpec& spec : parameters) {
     const std::string& name = spec.info.name;
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    const bool linear = has(".attn.") || has(".mlp.") || has(".moe.shared.");
+    const bool linear = has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mlp.") ||
+                        has(".moe.shared.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;
@@ -287,6 +311,9 @@ void validate(const ModelConfig& c, const DecoderPart& part) {
   require(c.num_kv_heads % tp == 0 || tp % c.num_kv_heads == 0, ErrorCode::kInvalidArgument,
           "[parallel] expected tp to divide the ", c.num_kv_heads,
           " key heads of the model, or to be a multiple of them, got tp ", tp);
+  require(!c.delta || c.delta->key_heads % tp == 0, ErrorCode::kInvalidArgument,
+          "[parallel] expected tp to divide the ", c.delta ? c.delta->key_heads : 0,
+          " key heads of the model's linear attention, got tp ", tp);
 }
 
 std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp) {
@@ -300,6 +327,10 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part) {
   ModelConfig own = config;
   own.num_heads = config.num_heads / part.tp;
   own.num_kv_heads = config.num_kv_heads * part.key_copies(config) / part.tp;
+  if (own.delta) {
+    own.delta->key_heads /= part.tp;
+    own.delta->value_heads /= part.tp;
+  }
   return own;
 }
 

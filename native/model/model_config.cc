@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/cpu/gated_delta_kernels.h"
 
 namespace troupe {
 
@@ -33,6 +34,24 @@ void validate_latent(const ModelConfig& c) {
   require(latent.rotary_dim == 2 * static_cast<int64_t>(c.rope_inv_freq.size()), ErrorCode::kInvalidModel,
           "[model] expected latent.rotary_dim of twice the ", c.rope_inv_freq.size(),
           " rotary frequencies, got ", latent.rotary_dim);
+}
+
+void validate_delta(const ModelConfig& c) {
+  const DeltaConfig& delta = *c.delta;
+  positive("delta.key_heads", delta.key_heads);
+  positive("delta.value_heads", delta.value_heads);
+  positive("delta.key_dim", delta.key_dim);
+  positive("delta.value_dim", delta.value_dim);
+  require(delta.value_heads % delta.key_heads == 0, ErrorCode::kInvalidModel, "[model] delta.value_heads (",
+          delta.value_heads, ") must be a multiple of delta.key_heads (", delta.key_heads, ")");
+  require(delta.key_dim <= kernels::kMaxDeltaKeyDim, ErrorCode::kInvalidModel,
+          "[model] expected delta.key_dim of at most ", kernels::kMaxDeltaKeyDim, ", got ", delta.key_dim);
+  require(static_cast<int64_t>(c.delta_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
+          "[model] expected one delta_layers entry per layer (", c.num_layers, "), got ",
+          c.delta_layers.size());
+  require(!c.latent && !c.post_norms && c.norm == NormKind::kRms, ErrorCode::kInvalidModel,
+          "[model] layers of the gated delta rule beside latent attention, post norms or LayerNorm are not "
+          "supported");
 }
 
 }  // namespace
@@ -70,6 +89,9 @@ void validate(const ModelConfig& c) {
             " and second_rope_layers of ", c.second_rope_layers.size());
   }
   if (c.latent) validate_latent(c);
+  if (c.delta) validate_delta(c);
+  require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
+          "[model] gates of attention (attention_gate) beside latent attention are not supported");
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {

@@ -41,6 +41,22 @@ struct LatentConfig {
   double norm_eps = 1e-6;   // of the latents' norms
 };
 
+// Gated DeltaNet (arXiv:2412.06464) in the place of attention: model/gated_delta_net.h.
+struct DeltaConfig {
+  int64_t key_heads = 0;    // of queries and keys
+  int64_t value_heads = 0;  // of values, and of states: a multiple
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  // Rows of the input projection: by key head its q and k and its value heads' v and z, then b and a in the same
+  // way; else all of q, then k, v, z, b and a.
+  bool interleaved = false;
+
+  int64_t keys() const { return key_heads * key_dim; }
+  int64_t values() const { return value_heads * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k, v
+  int64_t columns() const { return channels() + values() + 2 * value_heads; }
+};
+
 // A decoder, fully resolved: every default of the Hugging Face config.json has been applied by
 // ts/model, which also computes the rotary frequencies (in double), so that JSON and the quirks of
 // config files stay on the TypeScript side and this struct has no optional meaning left.
@@ -68,6 +84,7 @@ struct ModelConfig {
   double final_softcap = 0;              // on the logits, before the temperature; 0 = off
   std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
 
+  bool attention_gate = false;   // heads are multiplied by the sigmoid of a gate that comes with their query
   bool attention_sinks = false;  // a logit per query head (kernels/attention_sinks.h)
 
   bool qkv_bias = false;
@@ -95,6 +112,9 @@ struct ModelConfig {
   std::optional<MoeConfig> moe;
   std::vector<bool> moe_layers;  // [num_layers]; empty = none
 
+  std::optional<DeltaConfig> delta;
+  std::vector<bool> delta_layers;  // [num_layers]; empty = none
+
   bool has_second_rope(int64_t layer) const {
     return !second_rope_layers.empty() && second_rope_layers[static_cast<size_t>(layer)];
   }
@@ -104,12 +124,26 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention, or
+  // what the gated delta rule takes. And what it gives to its output projection.
+  int64_t mixer_inputs(int64_t layer) const {
+    return is_delta_layer(layer) ? delta->columns() : qkv_size() + (attention_gate ? q_size() : 0);
+  }
+  int64_t mixer_outputs(int64_t layer) const { return is_delta_layer(layer) ? delta->values() : q_size(); }
   // Of what attention gives, without the zeros.
   int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
   // Layers with experts before `layer`; of all: num_layers.
   int64_t moe_layers_before(int64_t layer) const {
     int64_t count = 0;
     for (int64_t l = 0; l < layer; ++l) count += is_moe_layer(l) ? 1 : 0;
+    return count;
+  }
+  bool is_delta_layer(int64_t layer) const {
+    return delta.has_value() && !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)];
+  }
+  int64_t delta_layers_of_all() const {
+    int64_t count = 0;
+    for (int64_t layer = 0; layer < num_layers; ++layer) count += is_delta_layer(layer) ? 1 : 0;
     return count;
   }
   bool is_moe_layer(int64_t layer) const {

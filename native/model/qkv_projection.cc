@@ -6,15 +6,16 @@
 #include <algorithm>
 
 #include "model/latent_projection.h"
+#include "model/regrouped_projection.h"
 
 namespace troupe {
 
 namespace {
 
-// Rows of its weight: q, then k, then v.
+// Rows of its weight: q, then k, then v, or as delta_projection() gives them.
 class MatrixProjection final : public QkvProjection {
  public:
-  MatrixProjection(const ParameterStore& store, const std::string& name) : qkv_(store, name + ".qkv") {}
+  MatrixProjection(const ParameterStore& store, const std::string& name) : qkv_(store, name) {}
 
   void forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
                const QkvSaved& saved) const override {
@@ -68,7 +69,29 @@ bool QkvProjection::packs() const {
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name) {
   if (config.latent) return std::make_unique<LatentProjection>(store, config, name);
-  return std::make_unique<MatrixProjection>(store, name);
+  if (!config.attention_gate) return std::make_unique<MatrixProjection>(store, name + ".qkv");
+  const int64_t heads = config.num_heads, dim = config.head_dim, queries = config.q_size();
+  return std::make_unique<RegroupedProjection>(
+      store, name + ".qkv",
+      std::vector<ColumnMove>{{0, heads, 2 * dim, dim},
+                              {2 * queries, 1, 0, 2 * config.kv_size()},
+                              {dim, heads, 2 * dim, dim}});
+}
+
+std::unique_ptr<QkvProjection> delta_projection(const ParameterStore& store, const ModelConfig& config,
+                                                const std::string& name) {
+  const DeltaConfig& d = *config.delta;
+  if (!d.interleaved) return std::make_unique<MatrixProjection>(store, name + ".in");
+  const int64_t heads = d.key_heads, groups = d.value_heads / heads, values = groups * d.value_dim;
+  const int64_t size = 2 * d.key_dim + 2 * values, numbers = heads * size;  // of a key head; where b begins
+  return std::make_unique<RegroupedProjection>(
+      store, name + ".in",
+      std::vector<ColumnMove>{{0, heads, size, d.key_dim},
+                              {d.key_dim, heads, size, d.key_dim},
+                              {2 * d.key_dim, heads, size, values},
+                              {2 * d.key_dim + values, heads, size, values},
+                              {numbers, heads, 2 * groups, groups},
+                              {numbers + groups, heads, 2 * groups, groups}});
 }
 
 }  // namespace troupe

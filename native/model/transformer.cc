@@ -16,6 +16,18 @@ PipelinePlace whole(const ModelConfig& config) {
 
 }  // namespace
 
+MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages) {
+  std::vector<MixerLayers> layers(static_cast<size_t>(stages));
+  MixerLayers most;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    MixerLayers& here = layers[part % layers.size()];
+    for (int64_t layer = parts[part].first; layer < parts[part].last; ++layer)
+      ++(config.is_delta_layer(layer) ? here.delta : here.attention);
+    most = {std::max(most.attention, here.attention), std::max(most.delta, here.delta)};
+  }
+  return most;
+}
+
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
                          at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence,
                          std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep,
@@ -58,11 +70,8 @@ std::vector<int64_t> Transformer::own_layers() const {
   return layers;
 }
 
-int64_t Transformer::most_layers() const {
-  std::vector<int64_t> layers(static_cast<size_t>(place_.stages()), 0);
-  for (size_t part = 0; part < place_.parts.size(); ++part)
-    layers[part % layers.size()] += place_.parts[part].layers();
-  return *std::max_element(layers.begin(), layers.end());
+MixerLayers Transformer::most_layers() const {
+  return troupe::most_layers(config_, place_.parts, place_.stages());
 }
 
 int64_t Transformer::decode_row_tile() const {
@@ -180,6 +189,16 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
 at::Tensor Transformer::attention_sinks(int64_t layer) const {
   const Place at = find(layer);
   return stages_[at.stage].blocks()[at.block].attention_sinks();
+}
+
+const GatedDeltaNet* Transformer::delta_net(int64_t layer) const {
+  const Place at = find(layer);
+  return stages_[at.stage].blocks()[at.block].delta_net();
+}
+
+at::Tensor Transformer::gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {
+  const Place at = find(layer);
+  return stages_[at.stage].blocks()[at.block].gate_heads(attn, qkv, kDecodeRowTile, nullptr);
 }
 
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,

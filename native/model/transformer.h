@@ -20,6 +20,9 @@ struct PipelinePlace {
   int64_t stage() const { return pp != nullptr ? pp->rank() : 0; }
 };
 
+// The most layers of each kind that a stage of a pipeline with these parts has.
+MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages);
+
 // A decoder as a generation sees it, over the stages that this rank has. In a pipeline all ranks make the
 // same calls: a row passes through the stages one after another, and all of them get the logits of the last.
 class Transformer final : public Decoder {
@@ -48,7 +51,7 @@ class Transformer final : public Decoder {
   void watch_routers(const RouterOrders& orders);
 
   std::vector<int64_t> own_layers() const override;
-  int64_t most_layers() const override;
+  MixerLayers most_layers() const override;
   int64_t decode_row_tile() const override;
   void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) override;
   void end_decoding() override;
@@ -58,6 +61,8 @@ class Transformer final : public Decoder {
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override;
   at::Tensor attention_sinks(int64_t layer) const override;
+  const GatedDeltaNet* delta_net(int64_t layer) const override;
+  at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override;
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;
   void record_experts(const at::Tensor& rows) override { routed_ = rows; }

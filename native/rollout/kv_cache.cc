@@ -24,7 +24,7 @@ void store_words(char* page_head, int64_t slot, int64_t dim, const Word* key, co
 }  // namespace
 
 KvCache::KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages)
-    : num_layers_(config.num_layers),
+    : num_layers_(config.num_layers - config.delta_layers_of_all()),
       num_heads_(config.num_heads),
       num_kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
@@ -59,7 +59,7 @@ int64_t KvCache::pages_for(int64_t positions) {
 }
 
 int64_t KvCache::page_bytes(const ModelConfig& config, at::ScalarType dtype) {
-  return config.num_layers * config.num_kv_heads * 2 * config.head_dim * kPagePositions *
+  return (config.num_layers - config.delta_layers_of_all()) * config.num_kv_heads * 2 * config.head_dim * kPagePositions *
          static_cast<int64_t>(c10::elementSize(dtype));
 }
 
@@ -74,7 +74,7 @@ void KvCache::store(int64_t layer, const std::vector<KvSlot>& slots, const at::T
     const Word* rows = static_cast<const Word*>(qkv.const_data_ptr());
     for (int64_t row = begin; row < end; ++row) {
       const KvSlot at = slots[static_cast<size_t>(row)];
-      const Word* key = rows + row * row_size() + num_heads_ * head_dim_;
+      const Word* key = rows + row * qkv.stride(0) + num_heads_ * head_dim_;
       for (int64_t head = 0; head < num_kv_heads_; ++head, key += head_dim_) {
         store_words<Word>(address(at.page) + head_bytes(layer, head), at.slot, head_dim_, key,
                           key + num_kv_heads_ * head_dim_);
@@ -91,7 +91,9 @@ void KvCache::store(int64_t layer, const std::vector<KvSlot>& slots, const at::T
 void KvCache::store(int64_t layer, const at::Tensor& pages, const at::Tensor& slots,
                     const at::Tensor& qkv) const {
   const int64_t rows = pages.size(0);
-  const at::Tensor heads = qkv.narrow(0, 0, rows).view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
+  const at::Tensor heads = qkv.narrow(0, 0, rows)
+                               .narrow(1, 0, row_size())
+                               .view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
   const at::Tensor own = slab_.select(1, layer);  // [pages, K, 2, D * P]
   at::Tensor keys = own.select(2, 0).view({num_pages_, num_kv_heads_, head_dim_, kPagePositions});
   at::Tensor values = own.select(2, 1).view({num_pages_, num_kv_heads_, kPagePositions, head_dim_});

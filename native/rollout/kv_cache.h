@@ -19,7 +19,7 @@ struct KvSlot {
   int32_t slot;  // within the page
 };
 
-// Keys and values of all layers, in the compute dtype: [pages, layers, K, 2, D * kPagePositions]. A page's
+// Keys and values of all layers with attention, in the compute dtype: [pages, layers, K, 2, D * kPagePositions]. A page's
 // [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V [kPagePositions, D]. On a CPU
 // memory is taken when it is first written. What no one has written is uninitialised.
 class KvCache {
@@ -35,7 +35,8 @@ class KvCache {
   int64_t num_pages() const { return num_pages_; }
   int64_t bytes() const { return num_pages_ * page_bytes_; }
 
-  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D] after rotary at `slots`; CPU.
+  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D], or wider, after rotary at `slots`;
+  // CPU.
   void store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
              int64_t end) const;
   // The same for all rows on any device; pages and slots [n] int64 on the device.

@@ -64,6 +64,7 @@ class Attention {
         cache_(cache),
         layer_(layer),
         qkv_(static_cast<const char*>(qkv.const_data_ptr())),
+        qkv_ld_(qkv.stride(0)),
         out_(static_cast<char*>(out.data_ptr())),
         lse_(lse.defined() ? lse.data_ptr<float>() : nullptr),
         lse_ld_(lse.defined() ? lse.stride(0) : 0) {}
@@ -139,8 +140,8 @@ class Attention {
   template <typename Scalar, typename Operand>
   void load(const Piece& piece, int64_t head, Operand* q) const {
     for (int64_t g = 0; g < shape_.groups; ++g) {
-      const int64_t at = row_of(piece) * qkv_ld() + shape_.q_column(head, g);
-      ops::attention::load_rows(reinterpret_cast<const Scalar*>(qkv_) + at, qkv_ld(), piece.count,
+      const int64_t at = row_of(piece) * qkv_ld_ + shape_.q_column(head, g);
+      ops::attention::load_rows(reinterpret_cast<const Scalar*>(qkv_) + at, qkv_ld_, piece.count,
                                 spec_.head_dim, q + g * piece.count * spec_.head_dim);
     }
   }
@@ -164,7 +165,6 @@ class Attention {
         target[i] = row_max[at] + std::log(row_sum[at]);
     }
   }
-  int64_t qkv_ld() const { return (spec_.num_heads + 2 * spec_.num_kv_heads) * spec_.head_dim; }
   int64_t out_ld() const { return spec_.num_heads * spec_.head_dim; }
   int64_t row_of(const Piece& piece) const { return piece.run->row + piece.first - piece.run->position; }
 
@@ -173,6 +173,7 @@ class Attention {
   const KvCache& cache_;
   int64_t layer_;
   const char* qkv_;
+  int64_t qkv_ld_;
   char* out_;
   float* lse_;
   int64_t lse_ld_;

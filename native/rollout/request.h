@@ -79,6 +79,8 @@ struct RolloutOptions {
   int64_t max_step_tokens = 8192;             // positions of a step, prompts and decodes together
   int64_t max_positions = 0;                  // of a sequence; 0: the model's
   int64_t kv_cache_bytes = int64_t{4} << 30;  // 0: memory_share of what the machine has
+  // Sequences that have room for their states (rollout/cache_sizes.h); 0: as many as half of the bytes hold.
+  int64_t state_slots = 0;
   double memory_share = 0;
   bool chunked_prefill = true;
   bool prefix_caching = true;

@@ -41,34 +41,23 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   return options;
 }
 
-ModelConfig with_layers(ModelConfig config, int64_t layers) {
-  config.num_layers = layers;
-  return config;
-}
-
-// Stages of a pipeline must make the same plans: all have as many pages as the one with most layers.
-int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
-  const int64_t bytes =
-      KvCache::page_bytes(with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
-  const int64_t pages = options.kv_cache_bytes / bytes;
-  require(pages >= 1, kBad, "[rollout] the cache of keys and values has ", options.kv_cache_bytes,
-          " bytes, less than one page of ", kPagePositions, " positions, ", bytes,
-          " bytes: give it more memory (gpu_memory_utilization)");
-  // More pages than all sequences of the greatest length would fill are never used.
-  const int64_t longest = KvCache::pages_for(options.max_positions);
-  const int64_t most = std::numeric_limits<int32_t>::max();
-  return std::min(
-      {pages, options.max_sequences > most / longest ? most : options.max_sequences * longest, most});
+// Stages of a pipeline must make the same plans: all have as many pages and slots as the one with most layers.
+CacheSizes sizes_of(const RolloutOptions& options, const Decoder& decoder) {
+  return cache_sizes(options, with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
 }
 
 // The model with the layers of this rank alone.
 ModelConfig cached_part(const Decoder& decoder) {
-  return with_layers(decoder.config(), static_cast<int64_t>(decoder.own_layers().size()));
+  MixerLayers own;
+  for (const int64_t layer : decoder.own_layers())
+    ++(decoder.config().is_delta_layer(layer) ? own.delta : own.attention);
+  return with_layers(decoder.config(), own);
 }
 
-SchedulerLimits limits_of(const RolloutOptions& options) {
-  return {options.max_sequences, options.max_step_tokens, options.max_positions, options.chunked_prefill,
-          options.prefix_caching};
+// A state is that behind a sequence's last row: there is none behind the rows of pages that another one finds.
+SchedulerLimits limits_of(const RolloutOptions& options, const Decoder& decoder, const CacheSizes& sizes) {
+  return {sizes.slots, options.max_step_tokens, options.max_positions, options.chunked_prefill,
+          options.prefix_caching && !decoder.config().delta};
 }
 
 }  // namespace
@@ -76,10 +65,12 @@ SchedulerLimits limits_of(const RolloutOptions& options) {
 Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
     : decoder_(decoder),
       options_(checked(options, decoder)),
-      cache_(cached_part(decoder), decoder.dtype(), decoder.device(), num_pages(options_, decoder)),
+      sizes_(sizes_of(options_, decoder)),
+      cache_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.pages),
+      states_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.slots),
       pool_(cache_.num_pages()),
-      scheduler_(limits_of(options_), pool_),
-      runner_(decoder, cache_) {
+      scheduler_(limits_of(options_, decoder, sizes_), pool_),
+      runner_(decoder, cache_, states_) {
   if (options_.routed_experts) routing_.emplace(routing_shape(decoder.config()));
 }
 
@@ -143,6 +134,7 @@ bool Rollout::park(bool preempt) {
   if (scheduler_.running() > 0) return false;
   pool_.clear_index();
   cache_.release_memory();
+  states_.release_memory();
   runner_.release_memory();
   if (routing_) routing_->release_memory();
   return true;
@@ -157,6 +149,7 @@ bool Rollout::step() {
     plan = scheduler_.plan();
     if (plan.runs.empty()) return false;
     cache_.take_memory();
+    states_.take_memory();
     for (const PlannedRun& run : plan.runs) {
       const Sequence& sequence = *run.sequence;
       if (sequence.tail >= 0)
@@ -168,11 +161,14 @@ bool Rollout::step() {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
       for (const Sequence* copy : run.copies) {
         if (copy->pages.size() > full) copy_page(run.sequence->pages[full], copy->pages[full]);
+        states_.copy(run.sequence->slot, copy->slot);
       }
     }
     scheduler_.computed(plan);
   } catch (...) {
     scheduler_.drop();
+    // Some layers' states are those of this step, which cannot be computed a second time from them.
+    if (states_.bytes() > 0) scheduler_.preempt_all();
     throw;
   }
   // What fails from here on leaves keys and values that are right, and sequences that are never planned
@@ -288,7 +284,7 @@ RolloutStats Rollout::stats() const {
   stats.pages = pool_.size();
   stats.pages_held = pool_.held();
   stats.pages_indexed = pool_.indexed();
-  stats.cache_bytes = cache_.bytes();
+  stats.cache_bytes = cache_.bytes() + states_.bytes();
   stats.preemptions = scheduler_.preemptions();
   stats.version = version_;
   return stats;

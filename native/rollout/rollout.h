@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "rollout/cache_sizes.h"
 #include "rollout/kv_cache.h"
 #include "rollout/page_pool.h"
 #include "rollout/request.h"
 #include "rollout/routing_pages.h"
 #include "rollout/scheduler.h"
+#include "rollout/state_cache.h"
 #include "rollout/step_runner.h"
 #include "rollout/token_chooser.h"
 
@@ -68,7 +70,9 @@ class Rollout {
 
   Decoder& decoder_;
   RolloutOptions options_;
+  CacheSizes sizes_;
   KvCache cache_;
+  StateCache states_;
   std::optional<RoutingPages> routing_;
   PagePool pool_;
   Scheduler scheduler_;

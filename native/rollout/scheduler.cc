@@ -87,8 +87,16 @@ void Scheduler::release(Sequence& sequence) {
   // use without those before it.
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
+  if (sequence.slot >= 0) free_slots_.push_back(std::exchange(sequence.slot, -1));
   sequence.computed = sequence.chained = 0;
   sequence.shares = true;
+}
+
+void Scheduler::start(Sequence& sequence) {
+  sequence.running = true;
+  if (free_slots_.empty()) free_slots_.push_back(slots_++);
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
 }
 
 uint64_t Scheduler::root(const Sequence& sequence) const {
@@ -225,7 +233,7 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
     sequence.looked_up = true;
   }
   plan.apart = false;  // it may have taken over a page of this step
-  sequence.running = true;
+  start(sequence);
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   if (idle(sequence)) return true;
@@ -262,7 +270,8 @@ void Scheduler::add_copies(StepPlan& plan) {
     if (!next.looked_up) next.output.cached_tokens = next.prompt_length();
     next.looked_up = true;
     run.copies.push_back(&next);
-    next.running = next.planned = true;
+    start(next);
+    next.planned = true;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }

@@ -37,7 +37,8 @@ struct StepPlan {
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
 // then new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence
-// of the lowest priority, of these the newest, gives its pages back and is computed again later.
+// of the lowest priority, of these the newest, gives its pages back and is computed again later. Each sequence that
+// runs has a slot of its own, a number below max_sequences.
 class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);
@@ -84,6 +85,7 @@ class Scheduler {
   bool grow(Sequence& sequence, int64_t positions);
   bool preempt_for(const Sequence& sequence);
   void release(Sequence& sequence);
+  void start(Sequence& sequence);
   void chain_pages(Sequence& sequence, int64_t positions);
   bool add_run(Sequence& sequence, int64_t& budget, StepPlan& plan);
   bool admit(int64_t& budget, StepPlan& plan);
@@ -97,6 +99,8 @@ class Scheduler {
   int64_t preemptions_ = 0;
   std::list<Owner> waiting_;    // by priority, then arrival
   std::vector<Owner> running_;  // by admission
+  std::vector<int64_t> free_slots_;
+  int64_t slots_ = 0;  // that have been given
   std::unordered_map<uint64_t, Sequence*> by_id_;
   std::vector<RolloutOutput> outputs_;  // of sequences that have ended
   std::vector<uint64_t> reported_;      // of others

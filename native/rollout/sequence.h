@@ -22,6 +22,7 @@ struct Sequence {
   bool shares = true;
   // Held until the first run: its first page that is not full begins as a copy of this one. -1: of none.
   int32_t tail = -1;
+  int64_t slot = -1;       // of states (rollout/state_cache.h), while it is admitted
   bool looked_up = false;  // the prompt, in the index
   bool running = false;    // admitted
   bool planned = false;    // for the step that is being planned

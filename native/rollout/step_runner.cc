@@ -29,7 +29,14 @@ std::vector<RowRun> parts_with(const std::vector<RowRun>& runs, const std::vecto
 
 }  // namespace
 
-StepRunner::StepRunner(Decoder& decoder, const KvCache& cache) : decoder_(decoder), cache_(cache) {}
+StepRunner::StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states)
+    : decoder_(decoder), cache_(cache), states_(states) {
+  const ModelConfig& config = decoder.config();
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    inputs_ = std::max(inputs_, config.mixer_inputs(layer));
+    outputs_ = std::max(outputs_, config.mixer_outputs(layer));
+  }
+}
 
 void StepRunner::reserve(int64_t rows) {
   if (x_.defined() && x_.size(0) >= rows) return;
@@ -37,8 +44,8 @@ void StepRunner::reserve(int64_t rows) {
   const auto compute = at::TensorOptions().dtype(decoder_.dtype()).device(decoder_.device());
   // Padding rows are computed too: zeros keep them finite.
   x_ = at::zeros({rows, config.hidden_size}, compute);
-  qkv_ = at::zeros({rows, config.qkv_size()}, compute);
-  attention_ = at::zeros({rows, config.q_size()}, compute);
+  qkv_ = at::zeros({rows * inputs_}, compute);
+  attention_ = at::zeros({rows * outputs_}, compute);
   tokens_ = at::zeros({rows}, at::TensorOptions(at::kInt));
   positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
 }
@@ -50,10 +57,12 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   int32_t* tokens = tokens_.data_ptr<int32_t>();
   int32_t* positions = positions_.data_ptr<int32_t>();
   std::vector<RowRun> runs;
+  std::vector<ops::StateRun> state_runs;
   int64_t row = 0, last = 0;
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
+    state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
     for (int64_t i = 0; i < run.count; ++i, ++row) {
       tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
       positions[row] = static_cast<int32_t>(sequence.computed + i);
@@ -64,8 +73,9 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   std::fill(positions + row, positions + padded, 0);
   const StepRows step(std::move(runs), cache_, plan.apart);
   const at::Tensor x = x_.narrow(0, 0, padded);
-  const at::Tensor qkv = qkv_.narrow(0, 0, padded);
-  const at::Tensor attention = attention_.narrow(0, 0, padded);
+  const auto rows_of = [&](const at::Tensor& flat, int64_t columns) {
+    return flat.narrow(0, 0, padded * columns).view({padded, columns});
+  };
   decoder_.begin_step(last + 1);
   const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
   decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
@@ -85,22 +95,42 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     chosen = upload(chosen, decoder_.device());
   }
   const std::vector<int64_t> own = decoder_.own_layers();
-  int64_t cached = 0;  // place of the next of them in the cache
+  int64_t cached = 0, kept = 0;  // places of the next of them in the caches of pages and of states
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     decoder_.enter_layer(layer, x);
-    if (cached == static_cast<int64_t>(own.size()) || own[static_cast<size_t>(cached)] != layer) continue;
-    spec.window = config.sliding_windows[static_cast<size_t>(layer)];
-    spec.sinks = decoder_.attention_sinks(layer);
-    decoder_.attention_inputs(layer, x, at_positions, qkv);
-    if (!all && !config.moe && layer + 1 == config.num_layers) {
-      const std::vector<RowRun> parts = parts_with(step.runs(), wanted);
-      paged_attention(spec, cache_, cached++, step, qkv, attention, &parts);
+    const auto next = static_cast<size_t>(cached + kept);
+    if (next == own.size() || own[next] != layer) continue;
+    const at::Tensor qkv = rows_of(qkv_, config.mixer_inputs(layer));
+    const at::Tensor attention = rows_of(attention_, config.mixer_outputs(layer));
+    const bool partial = !all && !config.moe && layer + 1 == config.num_layers;
+    if (const GatedDeltaNet* delta = decoder_.delta_net(layer)) {
+      decoder_.attention_inputs(layer, x, at_positions, qkv);
+      delta->step(qkv, state_runs, states_.layer(kept++), attention);
+      if (!partial) {
+        decoder_.block_output(layer, x, attention, x);
+        continue;
+      }
       output = x.index_select(0, chosen);
       if (!wanted.empty()) decoder_.block_output(layer, output, attention.index_select(0, chosen), output);
       continue;
     }
+    spec.window = config.sliding_windows[static_cast<size_t>(layer)];
+    spec.sinks = decoder_.attention_sinks(layer);
+    decoder_.attention_inputs(layer, x, at_positions, qkv);
+    if (partial) {
+      const std::vector<RowRun> parts = parts_with(step.runs(), wanted);
+      paged_attention(spec, cache_, cached++, step, qkv, attention, &parts);
+      output = x.index_select(0, chosen);
+      if (!wanted.empty()) {
+        const at::Tensor attn = attention.index_select(0, chosen);
+        const at::Tensor gated =
+            config.attention_gate ? decoder_.gate_heads(layer, attn, qkv.index_select(0, chosen)) : attn;
+        decoder_.block_output(layer, output, gated, output);
+      }
+      continue;
+    }
     paged_attention(spec, cache_, cached++, step, qkv, attention);
-    decoder_.block_output(layer, x, attention, x);
+    decoder_.block_output(layer, x, decoder_.gate_heads(layer, attention, qkv), x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});

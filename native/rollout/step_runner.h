@@ -11,6 +11,7 @@
 #include "rollout/paged_attention.h"
 #include "rollout/routing_pages.h"
 #include "rollout/scheduler.h"
+#include "rollout/state_cache.h"
 
 namespace troupe {
 
@@ -18,7 +19,7 @@ namespace troupe {
 // grow to the largest step.
 class StepRunner {
  public:
-  StepRunner(Decoder& decoder, const KvCache& cache);
+  StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states);
 
   // The last block's output [wanted padded, H], before the final norm; valid until the next call. Row i is
   // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others the
@@ -34,7 +35,10 @@ class StepRunner {
 
   Decoder& decoder_;
   const KvCache& cache_;
-  at::Tensor x_, qkv_, attention_;  // [rows, H], [rows, (Q+2K)*D], [rows, Q*D]
+  const StateCache& states_;
+  int64_t inputs_ = 0, outputs_ = 0;  // columns of the widest mixer
+  at::Tensor x_;                      // [rows, H]
+  at::Tensor qkv_, attention_;        // [rows * inputs], [rows * outputs]: each layer's rows from the start
   at::Tensor tokens_, positions_;   // [rows] int32, on the CPU
 };
 

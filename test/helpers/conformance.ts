@@ -3,6 +3,7 @@ import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import type { EngineOptions } from '../../ts/engine/engine_options';
+import { textPart } from '../../ts/model/text_part';
 import { integers, type TestTensor } from './safetensors';
 
 /** Where the conformance tests compute; scripts/gpu-check.sh sets it. Always in float32, also on a GPU. */
@@ -12,12 +13,13 @@ export const TEST_DEVICE = process.env['TROUPE_TEST_DEVICE'] === 'cuda' ? 'cuda'
 export function layoutsOf(dir: string): TestLayout[] {
   const one = { layout: 'one worker', worldSize: 1, parallel: {} };
   if (TEST_DEVICE === 'cuda') return [one];
-  const config = JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')) as Record<string, unknown>;
+  const config = textPart(JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')));
   const experts = ['num_experts', 'num_local_experts', 'n_routed_experts'].some((key) => key in config);
   return [
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
-    { layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } },
+    // Linear attention goes through a sequence from row to row.
+    ...('linear_num_key_heads' in config ? [] : [{ layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } }]),
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
   ];
 }

@@ -21,7 +21,7 @@ export async function expectGradients(
     for (const { param, row, rows, transpose, part } of parts) {
       const [whole] = await group.callAll(name, 'getTensor', () => ['grad', param]);
       const width = shape.slice(part === undefined ? 1 : 2).reduce((n, d) => n * d, 1);
-      const columns = transpose ? (shape.at(-2) as number) : part === undefined ? width : 1;
+      const columns = transpose ? (shape.at(-2) as number) : width;
       const own = (whole as Float32Array).subarray(row * columns, (row + rows) * columns);
       if (!transpose) ours.push(...own);
       else

@@ -50,10 +50,13 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     embeddingScale: 1,
     tiedEmbeddings: false,
     valueBias: false,
+    attentionGate: false,
     attentionSinks: false,
     latent: null,
     moe: null,
     moeLayers: [],
+    delta: null,
+    deltaLayers: [],
     ...changes,
   };
 }

@@ -30,6 +30,14 @@ inline void give_latent(ModelConfig& c, const LatentConfig& latent) {
   c.rope_inv_freq.resize(static_cast<size_t>(latent.rotary_dim / 2), 0.3);
 }
 
+// Layers of the gated delta rule, and gates of attention in the others. Two key heads, four value heads.
+inline void give_delta(ModelConfig& c, std::vector<bool> layers, bool interleaved) {
+  c.attention_gate = c.qk_norm = c.norm_unit_offset = true;
+  c.delta = DeltaConfig{2, 4, 6, 5, interleaved};
+  c.delta_layers = std::move(layers);
+  c.rope_inv_freq = {1, 0.1};
+}
+
 // With latent attention every head has a key of its own.
 inline void give_heads(ModelConfig& c, int64_t heads, int64_t key_heads) {
   c.num_heads = heads;
@@ -47,7 +55,8 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
 // deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
 // latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
-// layers of experts with biases and the clamped SwiGLU).
+// layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of attention
+// with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -84,6 +93,12 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.moe = MoeConfig{4, 2, 16, true};
     c.moe->biases = true;
     c.moe_layers = {true, true};
+  } else if (variant == "qwen3_5") {
+    give_delta(c, {true, false}, false);
+  } else if (variant == "qwen3_next") {
+    give_delta(c, {false, true}, true);
+    c.moe = MoeConfig{4, 2, 16, true, 12, true};
+    c.moe_layers = {false, true};
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;
     c.positions = PositionKind::kLearned;

@@ -18,6 +18,12 @@ export function checkLayout(
   { ulysses, parallel, pipeline }: Layout,
   { config, dir }: { config: NativeModelConfig; dir: string },
 ): void {
+  if (config.delta !== null && (ulysses > 1 || parallel.cp > 1))
+    throw badOption(
+      where,
+      `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
+        'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
+    );
   if (config.numHeads % ulysses !== 0)
     throw badOption(
       where,

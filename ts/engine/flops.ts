@@ -1,16 +1,17 @@
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeDeltaConfig, NativeModelConfig } from '../native/bridge';
 
 /**
  * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
  * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square; head_dim is the mean of a key's and a
- * value's), verl's estimate. Window and recomputation are left out.
+ * value's), verl's estimate, in the layers that have it. Window and recomputation are left out.
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
-  const qkvo = attentionSize(c);
+  const mixerSize = (layer: number): number =>
+    c.delta !== null && c.deltaLayers[layer] ? deltaSize(c, c.delta) : attentionSize(c);
   let matrices = 0;
   for (let layer = 0; layer < c.numLayers; layer++) {
     matrices +=
-      qkvo + (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
+      mixerSize(layer) + (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
   }
   // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
   matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;
@@ -23,11 +24,15 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
   }
   const headDim =
     c.latent === null ? c.headDim : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
-  return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * c.numLayers;
+  const attending = c.numLayers - c.deltaLayers.filter(Boolean).length;
+  return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * attending;
 }
 
 function attentionSize(c: NativeModelConfig): number {
-  if (c.latent === null) return c.hiddenSize * c.headDim * 2 * (c.numHeads + c.numKvHeads);
+  if (c.latent === null) {
+    const gates = c.attentionGate ? c.numHeads : 0;
+    return c.hiddenSize * c.headDim * (2 * (c.numHeads + c.numKvHeads) + gates);
+  }
   const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = c.latent;
   const queries = c.numHeads * (stillDim + rotaryDim);
   return (
@@ -36,6 +41,14 @@ function attentionSize(c: NativeModelConfig): number {
     keyRank * c.numHeads * (stillDim + valueDim) +
     c.numHeads * valueDim * c.hiddenSize
   );
+}
+
+/** Both projections, and three products of a token with the states: what it finds, changes and reads. */
+function deltaSize(c: NativeModelConfig, delta: NativeDeltaConfig): number {
+  const { keyHeads, valueHeads, keyDim, valueDim } = delta;
+  const values = valueHeads * valueDim;
+  const columns = 2 * keyHeads * keyDim + 2 * values + 2 * valueHeads;
+  return c.hiddenSize * (columns + values) + 3 * values * keyDim;
 }
 
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);

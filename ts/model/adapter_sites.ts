@@ -34,10 +34,10 @@ export interface AdapterTarget {
   inputs: number;
 }
 
-const TARGETED = /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out))\.weight$/;
+const TARGETED = /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|delta\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out))\.weight$/;
 
 /**
- * Every linear layer of attention, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,
+ * Every linear layer of attention, linear or not, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,
  * which keeps the experts of a mixture and their router as bare parameters. The head is none of them.
  */
 export function adapterTargets(mapping: readonly TensorMapping[]): AdapterTarget[] {

@@ -7,6 +7,8 @@ import type { Family } from './hf_schema';
 const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   mixtral: { num_experts: 'num_local_experts' },
   qwen3_moe: { num_local_experts: 'num_experts' },
+  qwen3_next: { num_local_experts: 'num_experts' },
+  qwen3_5_moe_text: { num_local_experts: 'num_experts' },
   glm4_moe: { num_local_experts: 'n_routed_experts' },
   dots1: { num_local_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },

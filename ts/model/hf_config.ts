@@ -5,6 +5,7 @@ import { checkAliases, withoutAliases } from './hf_aliases';
 import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
+import { qwen3Next, qwen35, qwen35Moe } from './hf_gated_delta';
 import { gptOss } from './hf_gpt_oss';
 import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
@@ -136,6 +137,12 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return qwen2Moe(parsed as FamilyConfig<'qwen2_moe'>, raw, where);
     case 'qwen3_moe':
       return qwen3Moe(parsed as FamilyConfig<'qwen3_moe'>, raw, where);
+    case 'qwen3_next':
+      return qwen3Next(parsed as FamilyConfig<'qwen3_next'>, raw, where);
+    case 'qwen3_5_text':
+      return qwen35(parsed as FamilyConfig<'qwen3_5_text'>, raw, where);
+    case 'qwen3_5_moe_text':
+      return qwen35Moe(parsed as FamilyConfig<'qwen3_5_moe_text'>, raw, where);
     case 'glm4_moe':
       return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
     case 'dots1':
@@ -267,6 +274,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    attentionGate: false,
     attentionSinks: false,
     slidingWindows: new Array(c.n_layer).fill(0),
     qkvBias: true,
@@ -284,6 +292,8 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     latent: null,
     moe: null,
     moeLayers: [],
+    delta: null,
+    deltaLayers: [],
   };
 }
 

@@ -56,6 +56,7 @@ export function rmsDecoder(
     attentionScale: headDim ** -0.5,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    attentionGate: false,
     attentionSinks: false,
     slidingWindows: everyLayer(c, null),
     qkvBias: false,
@@ -73,6 +74,8 @@ export function rmsDecoder(
     latent: null,
     moe: null,
     moeLayers: [],
+    delta: null,
+    deltaLayers: [],
   };
 }
 

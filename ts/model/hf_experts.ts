@@ -18,7 +18,16 @@ export const SOFTMAX_EXPERTS = {
   biases: false,
 } as const;
 
-type QwenMoe = FamilyConfig<'qwen2_moe'> | FamilyConfig<'qwen3_moe'>;
+type QwenMoe = Pick<
+  FamilyConfig<'qwen3_moe'>,
+  | 'mlp_only_layers'
+  | 'num_experts'
+  | 'decoder_sparse_step'
+  | 'num_hidden_layers'
+  | 'num_experts_per_tok'
+  | 'moe_intermediate_size'
+  | 'norm_topk_prob'
+>;
 
 export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts {
   const sparse = (layer: number): boolean =>

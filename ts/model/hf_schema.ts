@@ -147,6 +147,23 @@ const deepseek = z.object({
   norm_topk_prob: bool(true),
 });
 
+/** Qwen3-Next and Qwen3.5: heads of the gated delta rule, and which layers have it. */
+const gatedDelta = {
+  ...decoder,
+  num_attention_heads: int(16, 'heads'),
+  num_key_value_heads: int(2, 'heads'),
+  head_dim: int(256, 'headDim'),
+  max_position_embeddings: int(32768, 'positions'),
+  attention_bias: bool(false),
+  linear_conv_kernel_dim: int(4, 'positions'),
+  linear_key_head_dim: int(128, 'headDim'),
+  linear_value_head_dim: int(128, 'headDim'),
+  linear_num_key_heads: int(16, 'heads'),
+  linear_num_value_heads: int(32, 'heads'),
+  layer_types: layerTypes,
+  full_attention_interval: int(4, 'layers'),
+};
+
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
@@ -348,6 +365,35 @@ export const schemas = {
     n_shared_experts: count('expertBlocks'),
     first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 0),
     norm_topk_prob: bool(false),
+  }),
+  qwen3_next: z.object({
+    ...gatedDelta,
+    vocab_size: int(151936, 'vocabulary'),
+    hidden_size: int(2048, 'width'),
+    intermediate_size: int(5632, 'width'),
+    num_hidden_layers: int(48, 'layers'),
+    ...sparse,
+    norm_topk_prob: bool(true),
+    moe_intermediate_size: int(512, 'width'),
+    shared_expert_intermediate_size: int(512, 'width'),
+    num_experts_per_tok: int(10, 'expertBlocks'),
+    num_experts: expertCount(512),
+  }),
+  qwen3_5_text: z.object({
+    ...gatedDelta,
+    vocab_size: int(248320, 'vocabulary'),
+    intermediate_size: int(12288, 'width'),
+    num_key_value_heads: int(4, 'heads'),
+  }),
+  qwen3_5_moe_text: z.object({
+    ...gatedDelta,
+    vocab_size: int(248320, 'vocabulary'),
+    hidden_size: int(2048, 'width'),
+    num_hidden_layers: int(40, 'layers'),
+    moe_intermediate_size: int(512, 'width'),
+    shared_expert_intermediate_size: int(512, 'width'),
+    num_experts_per_tok: int(8, 'expertBlocks'),
+    num_experts: expertCount(256),
   }),
   deepseek_v3: deepseek,
   kimi_k2: deepseek,

@@ -1,4 +1,10 @@
-import type { NativeLatentConfig, NativeModelConfig, NativeMoeConfig } from '../native/bridge';
+import type {
+  NativeDeltaConfig,
+  NativeLatentConfig,
+  NativeModelConfig,
+  NativeMoeConfig,
+} from '../native/bridge';
+import { CONV_WIDTH } from './conv_width';
 import type { Family } from './hf_schema';
 
 /**
@@ -31,14 +37,24 @@ class MappingBuilder {
     this.fused(param, [{ hf, rows }], cols, transpose);
   }
 
+  /** Depthwise, of one dimension: the file has another one of size 1 between. */
+  convolution(hf: string, param: string, rows: number, width: number): void {
+    this.entries.push({ hf, shape: [rows, 1, width], param, row: 0, rows, transpose: false });
+  }
+
   buffer(hf: string, param: string, size: number): void {
     this.entries.push({ hf, shape: [size], param, row: 0, rows: size, transpose: false, buffer: true });
   }
 
-  /** One of the tensors that the file holds as one, whose first dimension they are; cols 0: vectors. */
+  /** One of the tensors that the file holds as one, whose first dimension they are, transposed; cols 0: vectors. */
   part(hf: string, part: number, parts: number, param: string, rows: number, cols = 0): void {
     const shape = cols === 0 ? [parts, rows] : [parts, cols, rows];
     this.entries.push({ hf, shape, part, param, row: 0, rows, transpose: cols > 0 });
+  }
+
+  /** The same of matrices as they are. */
+  matrixOf(hf: string, part: number, parts: number, param: string, rows: number, cols: number): void {
+    this.entries.push({ hf, shape: [parts, rows, cols], part, param, row: 0, rows, transpose: false });
   }
 
   /** Several file tensors stacked by rows in one parameter. */
@@ -66,29 +82,40 @@ export function fileTensors(mapping: readonly TensorMapping[]): FileTensor[] {
   return [...byName.values()];
 }
 
-/** Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. */
-export function tensorMapping(config: NativeModelConfig): TensorMapping[] {
+/**
+ * Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. `expertsInOne`: a tensor for the
+ * matrices of all experts of a layer ({@link hasExpertsInOne}).
+ */
+export function tensorMapping(config: NativeModelConfig, expertsInOne = false): TensorMapping[] {
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
-  else llamaLikeMapping(config, map);
+  else llamaLikeMapping(config, map, expertsInOne);
   headMapping(config, map);
   return map.entries;
 }
 
-function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
+/** Qwen3.5 is published with all experts of a layer in one tensor; transformers writes its language model with one for each. */
+export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: string): boolean }): boolean {
+  const layer = config.moeLayers.indexOf(true);
+  return config.family === 'qwen3_5_moe_text' && names.has(`model.layers.${layer}.mlp.experts.gate_up_proj`);
+}
+
+function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOne: boolean): void {
   map.tensor('model.embed_tokens.weight', 'embed.weight', c.vocabSize, c.hiddenSize);
   for (let i = 0; i < c.numLayers; i++) {
     const hf = `model.layers.${i}`;
     const own = `layers.${i}`;
     map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
-    attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
+    if (c.delta !== null && c.deltaLayers[i])
+      deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
+    else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
     // Gemma 2 calls the norm after attention what the others call the norm before the MLP.
     if (c.postNorms)
       map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
     const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
     map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
     if (c.moe?.biases) fusedExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
-    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own);
+    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own, expertsInOne);
     else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
     if (c.postNorms)
       map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
@@ -124,11 +151,12 @@ function latentMapping(
 function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
+  const queries = c.attentionGate ? 2 * q : q;
   const slices = (leaf: string): Slice[] =>
     c.family === 'phi3'
       ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
       : [
-          { hf: `${hf}.q_proj.${leaf}`, rows: q },
+          { hf: `${hf}.q_proj.${leaf}`, rows: queries },
           { hf: `${hf}.k_proj.${leaf}`, rows: kv },
           { hf: `${hf}.v_proj.${leaf}`, rows: kv },
         ];
@@ -149,6 +177,37 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
   if (c.attentionSinks) map.tensor(`${hf}.sinks`, `${own}.sinks`, c.numHeads);
 }
 
+/** The gated delta rule: Qwen3-Next has one matrix of q, k, v and z and one of b and a, Qwen3.5 three of them apart. */
+function deltaMapping(
+  c: NativeModelConfig,
+  delta: NativeDeltaConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { keyHeads, valueHeads, keyDim, valueDim } = delta;
+  const values = valueHeads * valueDim;
+  const channels = 2 * keyHeads * keyDim + values;
+  const inputs: readonly (readonly [string, number])[] = delta.interleaved
+    ? [
+        ['qkvz', channels + values],
+        ['ba', 2 * valueHeads],
+      ]
+    : [
+        ['qkv', channels],
+        ['z', values],
+        ['b', valueHeads],
+        ['a', valueHeads],
+      ];
+  const slices = inputs.map(([name, rows]) => ({ hf: `${hf}.in_proj_${name}.weight`, rows }));
+  map.fused(`${own}.in.weight`, slices, c.hiddenSize);
+  map.convolution(`${hf}.conv1d.weight`, `${own}.conv.weight`, channels, CONV_WIDTH);
+  map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
+  map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
+  map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, valueDim);
+  map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
+}
+
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const slices = (leaf: string): Slice[] =>
     c.family === 'phi3'
@@ -163,7 +222,13 @@ function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, 
   if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
 }
 
-function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+function moeMapping(
+  c: NativeModelConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+  expertsInOne: boolean,
+): void {
   const moe = c.moe as NonNullable<NativeModelConfig['moe']>;
   const mixtral = c.family === 'mixtral';
   const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
@@ -181,6 +246,15 @@ function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
     const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
     map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
     map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
+  }
+  if (expertsInOne) {
+    for (const [name, leaf, rows, cols] of [
+      ['gate_up_proj', 'in', 2 * moe.intermediateSize, c.hiddenSize],
+      ['down_proj', 'out', c.hiddenSize, moe.intermediateSize],
+    ] as const)
+      for (let e = 0; e < moe.numExperts; e++)
+        map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, `${own}.moe.experts.${e}.${leaf}.weight`, rows, cols);
+    return;
   }
   for (let e = 0; e < moe.numExperts; e++) {
     const expert = `${block}.experts.${e}`;
@@ -274,6 +348,9 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
   qwen3_moe: 'Qwen3Moe',
+  qwen3_next: 'Qwen3Next',
+  qwen3_5_text: 'Qwen3_5',
+  qwen3_5_moe_text: 'Qwen3_5Moe',
   glm4_moe: 'Glm4Moe',
   dots1: 'Dots1',
   deepseek_v3: 'DeepseekV3',
@@ -301,6 +378,7 @@ const PREDICTING: ReadonlySet<string> = new Set<Family>(['glm4_moe', 'deepseek_v
  */
 export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
   if (config.family === 'mimo') return hf.startsWith('model.mtp_layers.');
+  if (config.delta !== null) return hf.startsWith('mtp.');
   const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
   return PREDICTING.has(config.family) && layer !== undefined && Number(layer) >= config.numLayers;
 }

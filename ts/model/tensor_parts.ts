@@ -4,8 +4,14 @@ import type { NativeModelConfig } from '../native/bridge';
 /** Why `tp` ranks cannot share a model of these heads; null: they can. */
 export function tensorProblem(
   tp: number,
-  { numHeads, numKvHeads }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'>,
+  {
+    numHeads,
+    numKvHeads,
+    delta = null,
+  }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> & Partial<Pick<NativeModelConfig, 'delta'>>,
 ): string | null {
+  if (delta !== null && delta.keyHeads % tp !== 0)
+    return `expected a divisor of the ${delta.keyHeads} key heads of the linear attention`;
   if (numHeads % tp !== 0) return `expected a divisor of the ${numHeads} attention heads`;
   if (numKvHeads % tp === 0 || tp % numKvHeads === 0) return null;
   return `expected a divisor or a multiple of the ${numKvHeads} key heads`;

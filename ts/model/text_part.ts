@@ -2,6 +2,13 @@
 
 type Raw = Readonly<Record<string, unknown>>;
 
+/** The `model_type` of the language model, by that of the whole. */
+const TEXT_TYPES: Readonly<Record<string, string>> = {
+  gemma3: 'gemma3_text',
+  qwen3_5: 'qwen3_5_text',
+  qwen3_5_moe: 'qwen3_5_moe_text',
+};
+
 /** Keys that may stand beside `text_config`, where they are those of the whole. */
 const OF_THE_WHOLE = [
   'tie_word_embeddings',
@@ -19,7 +26,7 @@ export function textPart(raw: Raw): Record<string, unknown> {
   const text = raw['text_config'];
   const own: Record<string, unknown> = {
     ...(typeof text === 'object' ? text : null),
-    model_type: 'gemma3_text',
+    model_type: TEXT_TYPES[raw['model_type'] as string],
   };
   for (const key of OF_THE_WHOLE) {
     const value = raw[key];
@@ -28,8 +35,9 @@ export function textPart(raw: Raw): Record<string, unknown> {
   return own;
 }
 
-/** Gemma 3 with images. */
-export const hasOtherParts = (raw: Raw): boolean => raw['model_type'] === 'gemma3';
+/** Gemma 3 and Qwen3.5 with images. */
+export const hasOtherParts = (raw: Raw): boolean =>
+  typeof raw['model_type'] === 'string' && Object.hasOwn(TEXT_TYPES, raw['model_type']);
 
 /**
  * The name that a tensor of such a model has where the language model is all there is, from that of the hub and that of transformers 5;

@@ -38,6 +38,18 @@ export interface NativeLatentConfig {
   normEps: number;
 }
 
+/** The gated delta rule in the place of attention (native/model/gated_delta_net.h). */
+export interface NativeDeltaConfig {
+  /** Of queries and keys. */
+  keyHeads: number;
+  /** Of values and states: a multiple. */
+  valueHeads: number;
+  keyDim: number;
+  valueDim: number;
+  /** Rows of the input projection lie together by key head (Qwen3-Next), else by what they make. */
+  interleaved: boolean;
+}
+
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
 export interface NativeModelConfig {
   family: string;
@@ -58,6 +70,8 @@ export interface NativeModelConfig {
   attentionScale: number;
   attentionSoftcap: number;
   finalSoftcap: number;
+  /** A gate comes with each head's query, by whose sigmoid the head's output is multiplied. */
+  attentionGate: boolean;
   /** A logit per query head that takes part in each row's softmax (native/kernels/attention_sinks.h). */
   attentionSinks: boolean;
   slidingWindows: number[];
@@ -81,6 +95,8 @@ export interface NativeModelConfig {
   latent: NativeLatentConfig | null;
   moe: NativeMoeConfig | null;
   moeLayers: boolean[];
+  delta: NativeDeltaConfig | null;
+  deltaLayers: boolean[];
 }
 
 export interface NativeAdamWOptions {

@@ -8,7 +8,7 @@ import type { NativeModelConfig } from '../native/bridge';
 /** @throws ConfigError with the numbers */
 export function checkDecoding(
   config: ResolvedConfig,
-  model: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'>,
+  model: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads' | 'delta'>,
 ): void {
   const ranks = decodingRanks(config);
   const problem = tensorProblem(ranks, model);

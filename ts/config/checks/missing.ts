@@ -92,8 +92,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
     'images (a vision-language model)',
   ],
   [/omni|audio|wan-?2|flux|stable-?diffusion/i, 'images or sound (a multimodal model)'],
-  [/qwen-?_?3\.?[5-9]/i, 'the model family Qwen3.5'],
-  [/qwen-?_?3-?_?next/i, 'the model family Qwen3-Next'],
+  [/qwen-?_?3\.?[6-9]/i, 'the model family Qwen3.6 and later'],
   [/gpt-?_?oss/i, ''],
   [
     /deepseek[-_]?(coder[-_]?)?v(2|3\.2|[4-9])|dsv(2|[4-9])|deepseek-?moe/i,

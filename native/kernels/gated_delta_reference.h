@@ -1,0 +1,42 @@
+// What a layer of the gated delta rule computes, in LibTorch operations: for GPUs, and as the truth in tests.
+#pragma once
+
+#include "kernels/causal_conv.h"
+#include "kernels/gated_delta_rule.h"
+
+namespace troupe::ops {
+
+// Whether the kernels of kernels/cpu take x: float32 or bfloat16 on a CPU.
+bool has_delta_kernels(const at::Tensor& x);
+
+}  // namespace troupe::ops
+
+// The operations of causal_conv.h, gated_delta_rule.h and gated_norm.h on any device, in float32 and bfloat16,
+// or all of them in float64. Same arguments and contracts; temporaries are allocated, and a backward pass of the
+// rule keeps the state of every row of a segment.
+namespace troupe::ops::reference {
+
+// taps [n, kConvWidth] int64, x.size(0) where there is no row.
+void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+                         const at::Tensor& y);
+at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+                                const at::Tensor& dy, const at::Tensor& dx);
+
+void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates, const DeltaRows& out);
+void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates,
+                           const DeltaRows& gradients, const at::Tensor& db, const at::Tensor& da,
+                           const at::Tensor& da_log, const at::Tensor& ddt_bias);
+void gated_delta_forward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
+                         const at::Tensor& out);
+void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
+                          const at::Tensor& dout, const DeltaRows& gradients);
+void gated_delta_step(const DeltaSpec& spec, const DeltaRows& rows, const std::vector<StateRun>& runs,
+                      const at::Tensor& states, const at::Tensor& out);
+
+void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
+                        const at::Tensor& out);
+void gated_norm_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& gate,
+                         const at::Tensor& weight, double eps, const at::Tensor& dx, const at::Tensor& dgate,
+                         const at::Tensor& dweight);
+
+}  // namespace troupe::ops::reference

@@ -1,0 +1,42 @@
+// Bytes of pages and slots.
+#include "rollout/cache_sizes.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "rollout/kv_cache.h"
+#include "rollout/state_cache.h"
+
+namespace troupe {
+
+CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config, at::ScalarType dtype) {
+  CacheSizes sizes{0, options.max_sequences};
+  const int64_t slot = StateCache::slot_bytes(config, dtype), page = KvCache::page_bytes(config, dtype);
+  if (slot > 0) {
+    const int64_t wanted = options.state_slots > 0 ? options.state_slots : options.kv_cache_bytes / 2 / slot;
+    sizes.slots = std::clamp<int64_t>(wanted, 1, options.max_sequences);
+  }
+  const int64_t states = sizes.slots * slot, rest = options.kv_cache_bytes - states;
+  require(rest >= page, ErrorCode::kInvalidArgument,
+          "[rollout] the cache of keys and values has ", options.kv_cache_bytes, " bytes, less than one page of ",
+          kPagePositions, " positions, ", page, " bytes",
+          slot > 0 ? ", and the state of one sequence, " + std::to_string(slot) + " bytes" : "",
+          ": give it more memory (gpu_memory_utilization)");
+  // More pages than all sequences of the greatest length would fill are never used.
+  const int64_t longest = KvCache::pages_for(options.max_positions);
+  const int64_t most = std::numeric_limits<int32_t>::max();
+  sizes.pages = std::min({page > 0 ? rest / page : most,
+                          sizes.slots > most / longest ? most : sizes.slots * longest, most});
+  return sizes;
+}
+
+ModelConfig with_layers(ModelConfig config, const MixerLayers& layers) {
+  config.num_layers = layers.attention + layers.delta;
+  if (!config.delta) return config;
+  config.delta_layers.assign(static_cast<size_t>(config.num_layers), true);
+  std::fill_n(config.delta_layers.begin(), layers.attention, false);
+  return config;
+}
+
+}  // namespace troupe

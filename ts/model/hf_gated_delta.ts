@@ -1,0 +1,95 @@
+// Qwen3-Next and the language models of Qwen3.5: layers of the gated delta rule, and of attention with gates.
+import { show } from '../base/text';
+import type { NativeModelConfig } from '../native/bridge';
+import { CONV_WIDTH } from './conv_width';
+import { invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { qwenExperts } from './hf_experts';
+import type { FamilyConfig } from './hf_schema';
+
+type GatedDelta = FamilyConfig<'qwen3_next'> | FamilyConfig<'qwen3_5_text'> | FamilyConfig<'qwen3_5_moe_text'>;
+
+/** Key heads of more numbers have no kernel (native/kernels/cpu/gated_delta_kernels.h). */
+const MOST_KEY_DIM = 256;
+
+/** As Qwen3NextForCausalLM of transformers: rows of the input projection lie together by key head. */
+export function qwen3Next(c: FamilyConfig<'qwen3_next'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...gatedDelta('qwen3_next', c, raw, where),
+    ...qwenExperts(c, c.shared_expert_intermediate_size),
+  };
+}
+
+/** As Qwen3_5ForCausalLM of transformers. Its sections of RoPE (mrope_section) differ for images alone: text has one position. */
+export function qwen35(c: FamilyConfig<'qwen3_5_text'>, raw: Raw, where: string): NativeModelConfig {
+  return gatedDelta('qwen3_5_text', c, raw, where);
+}
+
+/** As Qwen3_5MoeForCausalLM of transformers: experts on all layers. */
+export function qwen35Moe(c: FamilyConfig<'qwen3_5_moe_text'>, raw: Raw, where: string): NativeModelConfig {
+  const everywhere = { decoder_sparse_step: 1, norm_topk_prob: true, mlp_only_layers: [] };
+  return {
+    ...gatedDelta('qwen3_5_moe_text', c, raw, where),
+    ...qwenExperts({ ...c, ...everywhere }, c.shared_expert_intermediate_size),
+  };
+}
+
+function gatedDelta(
+  family: 'qwen3_next' | 'qwen3_5_text' | 'qwen3_5_moe_text',
+  c: GatedDelta,
+  raw: Raw,
+  where: string,
+): NativeModelConfig {
+  if (c.linear_conv_kernel_dim !== CONV_WIDTH)
+    throw invalid(
+      where,
+      `linear_conv_kernel_dim ${c.linear_conv_kernel_dim} is not supported; supported: ${CONV_WIDTH}`,
+    );
+  if (c.linear_key_head_dim > MOST_KEY_DIM)
+    throw invalid(where, `linear_key_head_dim ${c.linear_key_head_dim}: expected at most ${MOST_KEY_DIM}`);
+  if (c.linear_num_value_heads % c.linear_num_key_heads !== 0)
+    throw invalid(
+      where,
+      `linear_num_value_heads ${c.linear_num_value_heads} does not divide by linear_num_key_heads ${c.linear_num_key_heads}`,
+    );
+  const decoder = rmsDecoder(family, c, raw, where, { partialFactor: 0.25 });
+  if (decoder.activation !== 'silu')
+    throw invalid(where, `hidden_act ${show(c.hidden_act)} is not supported for this model_type; supported: silu`);
+  const deltaLayers = linearLayers(c, where);
+  return {
+    ...decoder,
+    normUnitOffset: true,
+    qkNorm: true,
+    attentionGate: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    delta: {
+      keyHeads: c.linear_num_key_heads,
+      valueHeads: c.linear_num_value_heads,
+      keyDim: c.linear_key_head_dim,
+      valueDim: c.linear_value_head_dim,
+      interleaved: family === 'qwen3_next',
+    },
+    deltaLayers,
+  };
+}
+
+function linearLayers(c: GatedDelta, where: string): boolean[] {
+  const types =
+    c.layer_types ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) =>
+      (i + 1) % c.full_attention_interval === 0 ? 'full_attention' : 'linear_attention',
+    );
+  if (types.length !== c.num_hidden_layers)
+    throw invalid(
+      where,
+      `layer_types has ${types.length} entries but the model has ${c.num_hidden_layers} layers`,
+    );
+  return types.map((type, i) => {
+    if (type !== 'linear_attention' && type !== 'full_attention')
+      throw invalid(
+        where,
+        `layer_types[${i}] ${show(type)} is not supported; supported: linear_attention, full_attention`,
+      );
+    return type === 'linear_attention';
+  });
+}
