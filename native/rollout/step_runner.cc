@@ -8,6 +8,7 @@
 
 #include "base/parallel.h"
 #include "base/upload.h"
+#include "rollout/step_images.h"
 
 namespace troupe {
 namespace {
@@ -50,14 +51,17 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   int32_t* tokens = tokens_.data_ptr<int32_t>();
   int32_t* positions = positions_.data_ptr<int32_t>();
   std::vector<RowRun> runs;
+  StepImages images(decoder_);
   int64_t row = 0, last = 0;
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
+    const int64_t first = row;
     for (int64_t i = 0; i < run.count; ++i, ++row) {
       tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
       positions[row] = static_cast<int32_t>(sequence.computed + i);
     }
+    if (!sequence.images.empty()) images.add(run, first, positions + first);
     last = std::max(last, sequence.computed + run.count - 1);
   }
   std::fill(tokens + row, tokens + padded, 0);
@@ -66,9 +70,11 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   const at::Tensor x = x_.narrow(0, 0, padded);
   const at::Tensor qkv = qkv_.narrow(0, 0, padded);
   const at::Tensor attention = attention_.narrow(0, 0, padded);
-  decoder_.begin_step(last + 1);
+  decoder_.begin_step(last + 1, images.rotary(positions_.narrow(0, 0, padded)));
   const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
   decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
+  const ImageRows image_rows = images.rows();
+  image_rows.place(x);
   ops::AttentionSpec spec{.num_heads = config.num_heads,
                           .num_kv_heads = config.num_kv_heads,
                           .head_dim = config.head_dim,
@@ -92,7 +98,8 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     spec.window = config.sliding_windows[static_cast<size_t>(layer)];
     spec.sinks = decoder_.attention_sinks(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
-    if (!all && !config.moe && layer + 1 == config.num_layers) {
+    const bool last_layer = layer + 1 == config.num_layers;
+    if (!all && !config.moe && last_layer && !image_rows.adds(layer)) {
       const std::vector<RowRun> parts = parts_with(step.runs(), wanted);
       paged_attention(spec, cache_, cached++, step, qkv, attention, &parts);
       output = x.index_select(0, chosen);
@@ -101,6 +108,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     }
     paged_attention(spec, cache_, cached++, step, qkv, attention);
     decoder_.block_output(layer, x, attention, x);
+    image_rows.add(layer, x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});

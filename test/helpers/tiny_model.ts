@@ -54,6 +54,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     latent: null,
     moe: null,
     moeLayers: [],
+    vision: null,
     ...changes,
   };
 }
@@ -113,6 +114,7 @@ export function tinyBatch(): NativeTokenBatch {
     seqOffsets: Int32Array.of(0, 5, 8),
     promptLens: Int32Array.of(2, 1),
     routedExperts: null,
+    images: null,
   };
 }
 
@@ -156,6 +158,7 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
 
 /** One request of two tokens, with the id 1. */
 export const tinyTurn: NativeRolloutCommands = {
+  images: [],
   submit: [
     {
       id: 1,
@@ -180,6 +183,7 @@ export const tinyTurn: NativeRolloutCommands = {
       },
       seedAndSalt: BigUint64Array.of(1n, 2n),
       priority: 0,
+      images: new Int32Array(0),
     },
   ],
   abort: [],

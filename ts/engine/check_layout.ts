@@ -18,6 +18,13 @@ export function checkLayout(
   { ulysses, parallel, pipeline }: Layout,
   { config, dir }: { config: NativeModelConfig; dir: string },
 ): void {
+  const { tp, cp, ep } = parallel;
+  if (config.vision !== null && Math.max(ulysses, tp, cp, ep, pipeline.stages) > 1)
+    throw badOption(
+      where,
+      `a model that reads images (${dir}) is spread over workers by data parallelism alone: expected parallel.ulysses, tp, cp, ep and pp of 1, ` +
+        `got ${[ulysses, tp, cp, ep, pipeline.stages].join(', ')}`,
+    );
   if (config.numHeads % ulysses !== 0)
     throw badOption(
       where,

@@ -73,6 +73,7 @@ export function rmsDecoder(
     latent: null,
     moe: null,
     moeLayers: [],
+    vision: null,
   };
 }
 

@@ -42,8 +42,8 @@ export function checkLayouts(config: ResolvedConfig, needs: Roles): void {
 function check(role: RoleSettings, workers: number): void {
   const { parallel = {} } = parallelOptions(role.fsdp, role.ulysses, 'micro_batch', role.layout);
   const layout = resolveParallel(role.keys.layout, parallel, workers, 'fsdp');
-  const { tp, ep } = layout.parallel;
-  if (layout.ulysses * tp * ep * layout.pipeline.stages === 1) return;
+  const { tp, cp, ep } = layout.parallel;
+  if (layout.ulysses * tp * cp * ep * layout.pipeline.stages === 1) return;
   checkLayout(role.keys.layout, layout, {
     config: readModelShape(role.model, role.head, role.keys.model).config,
     dir: role.model,
