@@ -215,6 +215,7 @@ class SimulatedGroup {
         topLogProbs: new Float32Array(0),
         promptLogProbs: null,
         routedExperts: null,
+        images: null,
         version: 0,
         cachedTokens: 0,
         finish: 'length',

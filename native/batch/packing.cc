@@ -39,6 +39,20 @@ std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, std::vector<int
   return groups;
 }
 
+// What positions [from, to) of a sequence, which lie in rows from `row` on, see of its images. A prompt is
+// cut nowhere.
+void place_images(const TokenBatch& batch, const BatchLayout& layout, int64_t sequence, int64_t from,
+                  int64_t to, int64_t row, PackedTokens& packed) {
+  const std::vector<ImageSpan>& spans = layout.images[static_cast<size_t>(sequence)];
+  const int64_t rows = packed.rotary_positions.size(1);
+  int32_t* positions = packed.rotary_positions.data_ptr<int32_t>() + row;
+  rotary_positions(spans, from, to, positions, positions + rows, positions + 2 * rows);
+  if (from > 0) return;
+  const std::vector<const Image*> images = batch.images.of(sequence);
+  for (size_t i = 0; i < spans.size(); ++i)
+    packed.images.push_back({*images[i], row + spans[i].position, spans[i].size()});
+}
+
 }  // namespace
 
 std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity) {
@@ -92,8 +106,11 @@ Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
   return result;
 }
 
-BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions) {
+BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions,
+                         const ImageTokens* images) {
   const int64_t size = batch.size();
+  require(images != nullptr || batch.images.all.empty(), ErrorCode::kInvalidArgument, "[batch] got ",
+          batch.images.all.size(), " images, expected none: the model reads text alone");
   require(batch.seq_offsets.numel() == size + 1, ErrorCode::kInvalidArgument, "[batch] expected ", size + 1,
           " sequence offsets for ", size, " prompt lengths, got ", batch.seq_offsets.numel());
   const int32_t* offsets = batch.seq_offsets.data_ptr<int32_t>();
@@ -135,6 +152,15 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
                         static_cast<size_t>(offsets[i]) * bytes_of_experts,
                     static_cast<size_t>(prompts[i]) * bytes_of_experts);
     }
+    layout.images.emplace_back();
+    if (images != nullptr) {
+      layout.images.back() = image_spans(tokens + offsets[i], prompts[i], batch.images.of(i), *images,
+                                         "[batch] the prompt of sequence " + std::to_string(i));
+      if (!batch.images.of_sequence.empty()) {
+        for (const int64_t image : batch.images.of_sequence[static_cast<size_t>(i)])
+          prompt.append(reinterpret_cast<const char*>(&image), sizeof(image));
+      }
+    }
     layout.same_prompt.push_back(first_of_prompt.try_emplace(std::move(prompt), i).first->second);
   }
   return layout;
@@ -159,6 +185,8 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   packed.response_index = at::empty({responses}, at::kLong);
   packed.response_offsets.push_back(0);
 
+  if (!batch.images.all.empty()) packed.rotary_positions = at::zeros({3, rows}, at::kInt);
+
   const int32_t* source = batch.tokens.data_ptr<int32_t>();
   int32_t* tokens = packed.tokens.data_ptr<int32_t>();
   int32_t* positions = packed.positions.data_ptr<int32_t>();
@@ -176,6 +204,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
     std::fill(sharing + row, sharing + row + to - from, 1.0F);
     packed.segments.push_back({row, row + to - from, prefix});
     packed.sources.push_back({row, layout.seq_offsets[sequence] + from, to - from});
+    if (packed.rotary_positions.defined()) place_images(batch, layout, sequence, from, to, row, packed);
     row += to - from;
   };
   const auto prompt_of = [&](size_t s) {

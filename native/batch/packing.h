@@ -15,14 +15,18 @@ struct BatchLayout {
   std::vector<int64_t> lengths;           // [B] tokens
   std::vector<int64_t> seq_offsets;       // [B+1] into the token arrays
   std::vector<int64_t> response_offsets;  // [B+1] into the response arrays
-  // [B] the first sequence with the same prompt, which goes to the same experts
+  // [B] the first sequence with the same prompt, images included, which goes to the same experts
   std::vector<int64_t> same_prompt;
+  std::vector<std::vector<ImageSpan>> images;  // [B] in the prompts
   int64_t size() const { return static_cast<int64_t>(lengths.size()); }
   int64_t prompt_length(int64_t i) const { return lengths[i] - response_length(i); }
   int64_t response_length(int64_t i) const { return response_offsets[i + 1] - response_offsets[i]; }
   int64_t num_response_tokens() const { return response_offsets.back(); }
 };
-BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions);
+// images: null for a model that reads text alone; kInvalidArgument where it is given images, and as
+// image_spans() where they do not fit the prompts.
+BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions,
+                         const ImageTokens* images = nullptr);
 
 // One micro-batch: which sequences of the batch it holds, those with the same prompt side by side.
 struct MicroBatch {
@@ -57,6 +61,12 @@ struct RowSource {
   int64_t row, token, count;
 };
 
+// An image whose tokens are rows [row, row + tokens) of a micro-batch.
+struct PlacedImage {
+  Image image;
+  int64_t row, tokens;
+};
+
 // A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
 // the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to `rows`
 // ("tail"); the tail belongs to no segment and its results are never read.
@@ -75,6 +85,9 @@ struct PackedTokens {
   std::vector<RowSource> sources;  // of the whole; the rows of a shared prompt once for each of its sequences
   at::Tensor routed_experts;       // [T, row_bytes] (batch/routed_experts.h); undefined: as in TokenBatch
   int64_t real_rows = 0;           // those that belong to a segment, before the tail
+  // Where some prompts have images: these, and the rows' rotary positions [3, T] int32 (time, row, column).
+  std::vector<PlacedImage> images;
+  at::Tensor rotary_positions;
   // Of a part of a micro-batch (batch/row_parts.h): which of its whole_rows rows these are, [T] int64; which
   // of the whole's N response tokens are predicted there (undefined: all); and in a cut by context where the
   // whole's rows lie, undefined elsewhere.

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "batch/images.h"
+
 namespace troupe {
 
 struct TokenBatch {
@@ -14,6 +16,7 @@ struct TokenBatch {
   // Which experts the routers of a mixture are to choose (batch/routed_experts.h): [sum L * row_bytes] uint8,
   // on all ranks that share experts or on none; undefined: those that they find the likeliest.
   at::Tensor routed_experts = {};
+  ImageBatch images = {};  // of prompts; responses have none, whatever their tokens
   int64_t size() const { return prompt_lens.defined() ? prompt_lens.size(0) : 0; }
 };
 

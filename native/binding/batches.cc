@@ -59,7 +59,34 @@ TensorSlice read_tensor_slice(const Field& dto) {
   return slice;
 }
 
+// Of each sequence, which images are its own.
+std::vector<std::vector<int64_t>> read_image_lists(const Field& dto, int64_t sequences, size_t images) {
+  const at::Tensor indices = read_int32(dto["indices"]), offsets = read_int32(dto["offsets"]);
+  require_length(dto["offsets"], offsets, sequences + 1, "one more than sequences");
+  require_offsets(dto["offsets"], offsets, indices.numel(), "the number of indices");
+  const int32_t* all = indices.const_data_ptr<int32_t>();
+  const int32_t* at = offsets.const_data_ptr<int32_t>();
+  std::vector<std::vector<int64_t>> lists;
+  for (int64_t i = 0; i < sequences; ++i) {
+    lists.emplace_back(all + at[i], all + at[i + 1]);
+    for (const int64_t image : lists.back()) {
+      require(image >= 0 && static_cast<size_t>(image) < images, ErrorCode::kInvalidArgument, dto.path(),
+              ".indices: expected numbers of the ", images, " images, got ", image);
+    }
+  }
+  return lists;
+}
+
 }  // namespace
+
+std::vector<Image> read_images(const Field& array) {
+  std::vector<Image> images;
+  for (const Field& dto : array.elements()) {
+    const int64_t height = dto["height"].count(), width = dto["width"].count();
+    images.push_back(make_image(height, width, read_uint8(dto["pixels"]), dto.path()));
+  }
+  return images;
+}
 
 TokenBatch read_token_batch(const Field& dto) {
   TokenBatch batch;
@@ -70,6 +97,10 @@ TokenBatch read_token_batch(const Field& dto) {
   require_offsets(dto["seqOffsets"], batch.seq_offsets, batch.tokens.numel(), "the number of tokens");
   num_response_tokens(dto, batch);
   if (!dto["routedExperts"].is_null()) batch.routed_experts = read_uint8(dto["routedExperts"]);
+  if (const Field images = dto["images"]; !images.is_null()) {
+    batch.images.all = read_images(images["all"]);
+    batch.images.of_sequence = read_image_lists(images, batch.size(), batch.images.all.size());
+  }
   return batch;
 }
 

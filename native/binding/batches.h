@@ -11,6 +11,7 @@
 namespace troupe::binding {
 
 TokenBatch read_token_batch(const Field& dto);
+std::vector<Image> read_images(const Field& array);
 // null: no given loss. `length`: response tokens.
 GivenLoss read_given_loss(const Field& dto, int64_t length);
 PolicyBatch read_policy_batch(const Field& dto);

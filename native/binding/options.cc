@@ -9,6 +9,30 @@ namespace troupe::binding {
 
 namespace {
 
+VisionConfig read_vision(const Field& dto) {
+  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kRelu};
+  VisionConfig vision;
+  vision.num_layers = dto["numLayers"].integer();
+  vision.hidden_size = dto["hiddenSize"].integer();
+  vision.num_heads = dto["numHeads"].integer();
+  vision.intermediate_size = dto["intermediateSize"].integer();
+  vision.activation = kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu"})];
+  vision.norm_eps = dto["normEps"].number();
+  vision.patch_size = dto["patchSize"].integer();
+  vision.temporal_patch_size = dto["temporalPatchSize"].integer();
+  vision.merge_size = dto["mergeSize"].integer();
+  vision.position_side = dto["positionSide"].integer();
+  vision.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
+  vision.deepstack_layers = dto["deepstackLayers"].integers();
+  vision.pixel_mean = dto["pixelMean"].numbers();
+  vision.pixel_std = dto["pixelStd"].numbers();
+  vision.image_token = dto["imageToken"].integer();
+  vision.rope_sections = dto["ropeSections"].integers();
+  vision.trained = dto["trained"].boolean();
+  return vision;
+}
+
 ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
   constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
@@ -80,6 +104,7 @@ ModelConfig read_model(const Field& dto) {
                               delta["interleaved"].boolean()};
   }
   model.delta_layers = dto["deltaLayers"].booleans();
+  if (const Field vision = dto["vision"]; !vision.is_null()) model.vision = read_vision(vision);
   return model;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "binding/batches.h"
 #include "binding/binding.h"
 #include "binding/engine_call.h"
 #include "binding/errors.h"
@@ -67,7 +68,7 @@ RequestSampling read_request_sampling(const Field& dto) {
   return sampling;
 }
 
-RolloutRequest read_rollout_request(const Field& dto) {
+RolloutRequest read_rollout_request(const Field& dto, const std::vector<Image>& images) {
   RolloutRequest request;
   request.id = static_cast<uint64_t>(dto["id"].count());
   request.prompt = to_vector<int32_t>(read_int32(dto["prompt"]));
@@ -77,13 +78,19 @@ RolloutRequest read_rollout_request(const Field& dto) {
   request.seed = words[0];
   request.salt = words[1];
   request.priority = dto["priority"].number();
+  for (const int32_t image : to_vector<int32_t>(read_int32(dto["images"]))) {
+    if (image < 0 || static_cast<size_t>(image) >= images.size())
+      dto["images"].mismatch("numbers of the images of the commands");
+    request.images.push_back(images[static_cast<size_t>(image)]);
+  }
   return request;
 }
 
 RolloutCommands read_rollout_commands(const Field& dto) {
   RolloutCommands commands;
+  const std::vector<Image> images = read_images(dto["images"]);
   for (const Field& request : dto["submit"].elements())
-    commands.submit.push_back(read_rollout_request(request));
+    commands.submit.push_back(read_rollout_request(request, images));
   for (const int64_t id : dto["abort"].integers()) commands.abort.push_back(static_cast<uint64_t>(id));
   for (const Field& mask : dto["masks"].elements()) {
     std::vector<uint32_t> words;

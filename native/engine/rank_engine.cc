@@ -39,6 +39,14 @@ const EngineOptions& checked(const EngineOptions& options) {
           " models goes through a sequence from row to row: expected neither cp nor ulysses, whose ranks share the "
           "rows of micro-batches, got cp ",
           dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
+  if (options.model.vision) {
+    require(dims.tp == 1 && dims.cp == 1 && dims.ep == 1 && options.ulysses == 1 &&
+                options.pipeline.stages == 1,
+            ErrorCode::kInvalidArgument,
+            "[parallel] a model that reads images is spread over ranks by data parallelism alone: expected "
+            "tp, cp, ep, ulysses and pipeline stages of 1, got ",
+            dims.tp, ", ", dims.cp, ", ", dims.ep, ", ", options.ulysses, " and ", options.pipeline.stages);
+  }
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
@@ -237,7 +245,10 @@ void RankEngine::onload(const StateKinds& kinds) {
 }
 
 BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
-  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const std::optional<VisionConfig>& vision = options_.model.vision;
+  const ImageTokens images = vision ? image_tokens(*vision) : ImageTokens{};
+  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions,
+                                          vision ? &images : nullptr);
   check_routed_experts(batch, layout, routing_shape(options_.model));
   return layout;
 }

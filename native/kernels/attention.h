@@ -73,6 +73,9 @@ struct AttentionSpec {
   int64_t shape_groups = 0;
   // [Q] attention sinks (kernels/attention_sinks.h); undefined: none.
   at::Tensor sinks = {};
+  // false: every row of a segment sees all of them (kernels/full_attention.h), for segments without prefixes,
+  // windows, caps and sinks.
+  bool causal = true;
 };
 
 // q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments'

@@ -17,8 +17,8 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
 
 Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t layer, const DecoderPart& part)
     : layer_(layer),
-      name_("layers." + std::to_string(layer) + " attention"),
-      mlp_name_("layers." + std::to_string(layer) + " mlp"),
+      name_(whole.prefix + "layers." + std::to_string(layer) + " attention"),
+      mlp_name_(whole.prefix + "layers." + std::to_string(layer) + " mlp"),
       second_rope_(whole.has_second_rope(layer)),
       activation_(whole.activation),
       gated_(whole.gated_mlp) {
@@ -30,7 +30,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
              config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
   gated_heads_ = config.attention_gate && !config.is_delta_layer(layer);
-  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  const std::string prefix = config.prefix + "layers." + std::to_string(layer) + ".";
+  attention_.causal = config.causal;
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
   mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
   if (config.post_norms) {

@@ -3,6 +3,7 @@
 
 #include "base/parallel.h"
 #include "kernels/attention_sinks.h"
+#include "kernels/full_attention.h"
 #include "megatron/context_group.h"
 #include "model/block.h"
 #include "ulysses/sequence_group.h"
@@ -75,8 +76,12 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
   const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
   const at::Tensor lse =
       saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
-  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output,
-                         lse);
+  if (spec.causal) {
+    ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments,
+                           output, lse);
+  } else {
+    ops::full_attention_forward(spec, qkv, rows.segments, output, lse);
+  }
   const at::Tensor values =
       values_of(group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output);
   const at::Tensor attn = gate_heads(values, gates, rows.row_tile, saved);
@@ -100,6 +105,11 @@ at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& ro
   const at::Tensor d_output =
       group != nullptr ? group->gather_query_rows(d_heads, {rows.phase, name_}) : d_heads;
   const at::Tensor d_input = at::empty_like(saved.qkv);
+  if (!spec.causal) {
+    ops::full_attention_backward(spec, saved.qkv, saved.heads_attn, saved.lse, d_output, rows.segments,
+                                 d_input);
+    return d_input;
+  }
   const at::Tensor keys = seen_keys(spec, saved.qkv, rows), d_own = ops::keys_and_values_of(spec, d_input);
   const at::Tensor d_keys = rows.context != nullptr ? at::empty_like(keys) : d_own;
   ops::attention_backward(spec, ops::queries_of(spec, saved.qkv), keys, saved.heads_attn, saved.lse, d_output,

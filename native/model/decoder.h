@@ -7,8 +7,11 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
+#include "batch/images.h"
 #include "kernels/quantized_matrix.h"
 #include "model/model_config.h"
+#include "model/vision_tower.h"
 
 // The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.
 // Everything here is inference: no gradient is recorded.
@@ -54,8 +57,14 @@ class Decoder {
   // layers' weights, and of the head where ops::multiplies_codes; kInvalidArgument for mixtures of experts.
   virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
   virtual void end_decoding() {}
-  // Before a step whose rows lie at positions below `positions`.
-  virtual void begin_step(int64_t positions) {}
+  // Before a step whose rows turn by positions below `positions`. rows [3, n] int32 on the CPU: the times,
+  // rows and columns that they turn by (batch/images.h), in place of the positions that attention_inputs() is
+  // given; undefined: those.
+  virtual void begin_step(int64_t positions, const at::Tensor& rows = {}) {}
+  // Of a model that reads images.
+  virtual ImageFeatures image_features(const std::vector<Image>& images) {
+    fail(ErrorCode::kInternal, "[rollout] this decoder reads no images");
+  }
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the model has
   // them (ModelConfig::mixer_inputs); in a layer of the gated delta rule what that takes.

@@ -35,6 +35,7 @@ class DecoderLayout {
     } else if (!c_.tied_embeddings) {
       add_matrix("head.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     }
+    if (c_.vision) add_vision(*c_.vision);
     return std::move(all_);
   }
 
@@ -148,12 +149,37 @@ class DecoderLayout {
     add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
     add_matrix(prefix + "out.weight", c_.hidden_size, values, columns({even(values)}));
   }
+  void add_vision(const VisionConfig& vision) {
+    const ModelConfig layers = vision_layers(vision);
+    const bool trained = !frozen_ && vision.trained;
+    const int64_t size = vision.hidden_size, merged = size * vision.merge_size * vision.merge_size;
+    group({.name = "vision.patches", .trainable = trained});
+    add_linear("vision.patches", size, vision.patch_values(), true, everywhere(false));
+    add_matrix("vision.positions.weight", vision.position_side * vision.position_side, size,
+               everywhere(false));
+    DecoderLayout tower(layers, !trained, part_);
+    tower.all_ = std::move(all_);
+    for (int64_t layer = 0; layer < vision.num_layers; ++layer) tower.add_layer(layer);
+    all_ = std::move(tower.all_);
+    group({.name = "vision.mergers", .trainable = trained});
+    const auto merger = [&](const std::string& name, int64_t normed) {
+      add(name + ".norm.weight", {normed}, InitialValue::kOne, everywhere(false));
+      add(name + ".norm.bias", {normed}, InitialValue::kZero, everywhere(false));
+      add_linear(name + ".in", merged, merged, true, everywhere(false));
+      add_linear(name + ".out", c_.hidden_size, merged, true, everywhere(false));
+    };
+    merger("vision.merger", size);
+    for (size_t k = 0; k < vision.deepstack_layers.size(); ++k)
+      merger("vision.deepstack." + std::to_string(k), merged);
+  }
   void add_layer(int64_t layer) {
-    const std::string name = "layers." + std::to_string(layer);
+    const std::string name = c_.prefix + "layers." + std::to_string(layer);
     const std::string prefix = name + ".";
     const int64_t in_factor = c_.gated_mlp ? 2 : 1;
     const bool own_rows = part_.sequence_parallel;
-    group({.name = name, .layer = layer, .trainable = !frozen_});
+    group({.name = name,
+           .layer = c_.prefix.empty() ? std::optional<int64_t>(layer) : std::nullopt,
+           .trainable = !frozen_});
     add_norm(prefix + "attn_norm", own_rows);
     if (c_.is_delta_layer(layer)) {
       add_delta_net(prefix + "delta.");

@@ -39,6 +39,10 @@
 //   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
 //   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]
 //   (adapters)
+//   with a tower for images of width C (vision): vision.patches.{weight [C, patch values], bias}
+//   vision.positions.weight [side^2, C]     vision.layers.{i}.*, as those of the decoder
+//   vision.merger.*, vision.deepstack.{k}.* with M = C * merge_size^2:
+//   norm.{weight,bias} [C, in deepstack M]   in.{weight [M, M], bias}   out.{weight [H, M], bias}
 namespace troupe {
 
 // A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights
@@ -93,7 +97,8 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 
 // Groups: "embed", "layers.{i}" (then "layers.{i}.buffers" where it has some, and with expert parallelism
 // "layers.{i}.experts.{r}" for each rank r of the group, of which its own are here), "head" (with the final
-// norm), then with adapters "layers.{i}.lora" for each layer that has some, and "value_head", which is
+// norm), with a tower "vision.patches", "vision.layers.{i}" and "vision.mergers", then with adapters
+// "layers.{i}.lora" for each layer that has some, and "value_head", which is
 // trained beside them. Matrices start from N(0, 0.02), norms from the identity, biases from 0; adapters as in
 // PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they begin by adding nothing.
 //

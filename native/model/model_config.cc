@@ -2,8 +2,10 @@
 #include "model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "kernels/cpu/gated_delta_kernels.h"
 
 namespace troupe {
@@ -54,7 +56,80 @@ void validate_delta(const ModelConfig& c) {
           "supported");
 }
 
+void validate_vision(const ModelConfig& c) {
+  const VisionConfig& v = *c.vision;
+  positive("vision.num_layers", v.num_layers);
+  positive("vision.hidden_size", v.hidden_size);
+  positive("vision.num_heads", v.num_heads);
+  positive("vision.intermediate_size", v.intermediate_size);
+  positive("vision.patch_size", v.patch_size);
+  positive("vision.temporal_patch_size", v.temporal_patch_size);
+  positive("vision.position_side", v.position_side);
+  // Tiles of rows hold whole tokens.
+  require(v.merge_size >= 1 && kRowTile % (v.merge_size * v.merge_size) == 0, ErrorCode::kInvalidModel,
+          "[model] expected vision.merge_size whose square divides ", kRowTile, ", got ", v.merge_size);
+  require(v.hidden_size % v.num_heads == 0 && v.head_dim() % 4 == 0 &&
+              static_cast<int64_t>(v.rope_inv_freq.size()) == v.head_dim() / 4,
+          ErrorCode::kInvalidModel, "[model] expected vision.hidden_size (", v.hidden_size,
+          ") of vision.num_heads (", v.num_heads,
+          ") heads whose size divides by 4, with as many frequencies, got ", v.rope_inv_freq.size());
+  require(v.pixel_mean.size() == 3 && v.pixel_std.size() == 3, ErrorCode::kInvalidModel,
+          "[model] expected vision.pixel_mean and pixel_std of 3 channels, got ", v.pixel_mean.size(),
+          " and ", v.pixel_std.size());
+  for (const double deviation : v.pixel_std)
+    require(deviation > 0, ErrorCode::kInvalidModel, "[model] expected vision.pixel_std > 0, got ",
+            deviation);
+  require(static_cast<int64_t>(v.deepstack_layers.size()) <= c.num_layers, ErrorCode::kInvalidModel,
+          "[model] expected at most ", c.num_layers, " vision.deepstack_layers, one for each layer, got ",
+          v.deepstack_layers.size());
+  int64_t before = -1;
+  for (const int64_t layer : v.deepstack_layers) {
+    require(layer > before && layer < v.num_layers, ErrorCode::kInvalidModel,
+            "[model] expected vision.deepstack_layers ascending below ", v.num_layers, ", got ", layer);
+    before = layer;
+  }
+  require(v.image_token >= 0 && v.image_token < c.vocab_size, ErrorCode::kInvalidModel,
+          "[model] expected vision.image_token below the vocabulary of ", c.vocab_size, ", got ",
+          v.image_token);
+  const std::vector<int64_t>& sections = v.rope_sections;
+  const auto frequencies = static_cast<int64_t>(c.rope_inv_freq.size());
+  require(sections.size() == 3 && std::all_of(sections.begin(), sections.end(),
+                                              [](int64_t section) { return section >= 0; }) &&
+              sections[0] + sections[1] + sections[2] == frequencies &&
+              3 * std::max(sections[1], sections[2]) <= frequencies,
+          ErrorCode::kInvalidModel, "[model] expected 3 vision.rope_sections that make up the ", frequencies,
+          " rotary frequencies, the last two at most a third of them each");
+  require(c.positions == PositionKind::kRope && c.second_rope_layers.empty() && !c.latent &&
+              c.head == HeadKind::kLm,
+          ErrorCode::kInvalidModel,
+          "[model] a tower for images needs a language model with one set of rotary positions");
+}
+
 }  // namespace
+
+ModelConfig vision_layers(const VisionConfig& vision) {
+  ModelConfig layers;
+  layers.family = "vision";
+  layers.hidden_size = vision.hidden_size;
+  layers.num_layers = vision.num_layers;
+  layers.num_heads = layers.num_kv_heads = vision.num_heads;
+  layers.head_dim = vision.head_dim();
+  layers.intermediate_size = vision.intermediate_size;
+  layers.norm = NormKind::kLayer;
+  layers.norm_eps = vision.norm_eps;
+  layers.attention_scale = 1 / std::sqrt(static_cast<double>(vision.head_dim()));
+  layers.sliding_windows.assign(static_cast<size_t>(vision.num_layers), 0);
+  layers.qkv_bias = layers.output_bias = layers.mlp_bias = true;
+  layers.gated_mlp = false;
+  layers.activation = vision.activation;
+  // The first half of a head's pairs turns by the row of a patch, the second by its column.
+  layers.rope_inv_freq = vision.rope_inv_freq;
+  layers.rope_inv_freq.insert(layers.rope_inv_freq.end(), vision.rope_inv_freq.begin(),
+                              vision.rope_inv_freq.end());
+  layers.prefix = "vision.";
+  layers.causal = false;
+  return layers;
+}
 
 void validate(const ModelConfig& c) {
   positive("vocab_size", c.vocab_size);
@@ -92,6 +167,7 @@ void validate(const ModelConfig& c) {
   if (c.delta) validate_delta(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
           "[model] gates of attention (attention_gate) beside latent attention are not supported");
+  if (c.vision) validate_vision(c);
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {

@@ -57,6 +57,32 @@ struct DeltaConfig {
   int64_t columns() const { return channels() + values() + 2 * value_heads; }
 };
 
+// The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2): model/vision_tower.h.
+struct VisionConfig {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t num_heads = 0;
+  int64_t intermediate_size = 0;
+  Activation activation = Activation::kGeluTanh;
+  double norm_eps = 1e-6;
+  int64_t patch_size = 0;            // pixels on a side
+  int64_t temporal_patch_size = 0;   // frames of a patch, of which an image is all
+  int64_t merge_size = 0;            // patches on a side that one token of the decoder stands for
+  int64_t position_side = 0;         // of the square of learned positions
+  std::vector<double> rope_inv_freq; // [head_dim / 4], by which rows turn, and columns
+  // After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ...
+  std::vector<int64_t> deepstack_layers;
+  std::vector<double> pixel_mean, pixel_std;  // [3] of pixels between 0 and 1, by channel
+  int64_t image_token = 0;                    // the token that stands for merge_size^2 patches of an image
+  // Of the frequencies of the decoder's heads, how many turn by the time, the row and the column of a token.
+  // From 3i on, rows and columns have 3i + 1 and 3i + 2 for as long as there are such, and time the rest.
+  std::vector<int64_t> rope_sections;  // [3]
+  bool trained = true;                 // false: as it was loaded
+
+  int64_t head_dim() const { return hidden_size / num_heads; }
+  int64_t patch_values() const { return 3 * temporal_patch_size * patch_size * patch_size; }
+};
+
 // A decoder, fully resolved: every default of the Hugging Face config.json has been applied by
 // ts/model, which also computes the rotary frequencies (in double), so that JSON and the quirks of
 // config files stay on the TypeScript side and this struct has no optional meaning left.
@@ -114,6 +140,11 @@ struct ModelConfig {
 
   std::optional<DeltaConfig> delta;
   std::vector<bool> delta_layers;  // [num_layers]; empty = none
+  std::optional<VisionConfig> vision;
+  // Of the layers of a tower (vision_layers): where the names of their parameters begin, and whether a row
+  // sees the rows behind it.
+  std::string prefix;
+  bool causal = true;
 
   bool has_second_rope(int64_t layer) const {
     return !second_rope_layers.empty() && second_rope_layers[static_cast<size_t>(layer)];
@@ -153,5 +184,8 @@ struct ModelConfig {
 
 // Throws kInvalidModel naming the field that makes no sense.
 void validate(const ModelConfig& config);
+
+// The layers of a tower as those of a decoder without causal order.
+ModelConfig vision_layers(const VisionConfig& vision);
 
 }  // namespace troupe

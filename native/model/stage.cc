@@ -50,6 +50,7 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   first_token_ = words[static_cast<size_t>(part.tp_rank)];
   const Parameter& embed = store.at("embed.weight");
   const Parameter* head = store.find("head.weight");
+  if (range.embedding && config.vision) vision_.emplace(config, store, device, dtype);
   if (range.embedding) {
     embed_ = embed.compute;
     embed_grad_ = embed.grad;
@@ -167,6 +168,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
     return ep_ != nullptr ? ExpertRows::of(*ep_, own, {"forward", "rows"}) : ExpertRows();
   };
   if (packed == nullptr) {
+    if (vision_) vision_->forward({}, nullptr, false, "forward", access_);
     pass.rows.experts = experts(0);
     pass.rows.routers.given = orders_.no_choices;
     simulated_forward(0, pass);
@@ -180,6 +182,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
     rows.places = upload(packed->places, device_);
   }
   const int64_t total = packed->tokens.size(0);
+  if (vision_) read_images(*packed, rows, pass);
   rows.experts = experts(total);
   rows.routers = router_work(*packed);
   at::Tensor y = x;
@@ -199,12 +202,14 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         const int64_t own = exchange_ != nullptr ? exchange_->own_rows(total) : total;
         y = at::empty({own, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
         embed(tokens, rows.positions, exchange_, "forward", y);
+        pass.images.place(y);
         if (pass.training) pass.tokens = tokens;
       },
       [&](size_t layer) {
         BlockSaved* saved = pass.training ? &pass.blocks[layer] : nullptr;
         if (pass.checkpointing) saved->x = y;
         y = blocks_[layer].forward(y, rows, pass.checkpointing ? nullptr : saved);
+        pass.images.add(range_.first + static_cast<int64_t>(layer), y);
       },
       [&] {
         if (exchange_ != nullptr) y = exchange_->gather(y, {"forward", "outputs"});
@@ -264,44 +269,18 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
       pass, [&] { dx = hidden_states_backward(dx, pass); },
       [&](size_t layer) {
         BlockSaved& saved = pass.blocks[layer];
+        if (pass.image_training && pass.images.adds(range_.first + static_cast<int64_t>(layer)))
+          pass.image_gradients.deepstack.push_back(pass.images.gradient(dx));
         if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, pass.rows, saved);  // checkpointed
         dx = blocks_[layer].backward(dx, pass.rows, saved);
         saved = BlockSaved{};
       },
       [&] {
+        if (vision_) images_backward(dx, pass);
         if (embed_grad_.defined()) accumulate_embeddings(dx, pass);
         dx.reset();
       });
   return dx;
-}
-
-void Stage::accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const {
-  const auto real = [&](const at::Tensor& rows) { return rows.narrow(0, 0, pass.real_rows); };
-  if (pos_embed_grad_.defined()) accumulate_positions(dx, pass);
-  const at::Tensor all = exchange_ != nullptr ? exchange_->gather(dx, {"backward", "embeddings"}) : dx;
-  const HeldTokens here = held(real(pass.tokens));
-  at::Tensor used = real(all).to(at::kFloat);
-  if (here.places.defined()) used = used.index_select(0, here.places);
-  ops::add_rows(embed_grad_, here.rows, embedding_scale_ == 1 ? used : used * embedding_scale_);
-}
-
-void Stage::accumulate_positions(const at::Tensor& dx, const StagePass& pass) const {
-  const bool scattered = exchange_ != nullptr && exchange_->scattered();
-  const at::Tensor positions = scattered ? exchange_->own(pass.rows.positions) : pass.rows.positions;
-  const int64_t begin = scattered ? exchange_->rank() * dx.size(0) : 0;
-  const int64_t real = std::clamp<int64_t>(pass.real_rows - begin, 0, dx.size(0));
-  ops::add_rows(pos_embed_grad_, positions.narrow(0, 0, real), dx.narrow(0, 0, real).to(at::kFloat));
-}
-
-Stage::HeldTokens Stage::held(const at::Tensor& tokens) const {
-  if (exchange_ == nullptr) return {{}, tokens};
-  const at::Tensor rows = tokens - first_token_;
-  if (simulated(tokens)) {  // a share of them, as if every word came as often as any other
-    const int64_t share = std::min<int64_t>(tokens.size(0), tokens.size(0) / exchange_->size() + 1);
-    return {at::empty({share}, tokens.options().dtype(at::kLong)), rows.narrow(0, 0, share)};
-  }
-  const at::Tensor places = at::logical_and(rows.ge(0), rows.lt(embed_.size(0))).nonzero().view({-1});
-  return {places, rows.index_select(0, places)};
 }
 
 void Stage::end(StagePass& pass) {
@@ -343,24 +322,9 @@ void Stage::simulated_backward(int64_t rows, StagePass& pass) {
         if (saved.attn.defined())
           blocks_[layer].attend_backward(at::empty_like(saved.attn), pass.rows, saved);
       },
-      [] {});
-}
-
-void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
-                  const char* phase, const at::Tensor& x) const {
-  at::Tensor out = x;
-  if (exchange == nullptr) {
-    at::index_select_out(out, embed_, 0, tokens);
-  } else {
-    // Each row is zero on all ranks but the one that holds its token, so the sum is exact.
-    const HeldTokens here = held(tokens);
-    const at::Tensor part = at::zeros({tokens.size(0), x.size(1)}, x.options());
-    part.index_copy_(0, here.places, embed_.index_select(0, here.rows));
-    out.copy_(exchange->sum(part, {phase, "embeddings"}));
-  }
-  if (embedding_scale_ != 1) out.mul_(embedding_scale_);
-  if (!pos_embed_.defined()) return;
-  out.add_(pos_embed_.index_select(0, exchange != nullptr ? exchange->own(positions) : positions));
+      [&] {
+        if (vision_ && vision_->trained()) vision_->backward({}, pass.vision, access_);
+      });
 }
 
 const RotaryTables& Stage::rotary(int64_t positions) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "batch/packing.h"
@@ -9,8 +10,10 @@
 #include "megatron/context_group.h"
 #include "megatron/exchange.h"
 #include "model/block.h"
+#include "model/image_rows.h"
 #include "model/model_config.h"
 #include "model/stage_range.h"
+#include "model/vision_tower.h"
 #include "parameters/parameter_access.h"
 #include "parameters/parameter_store.h"
 
@@ -32,6 +35,11 @@ struct StagePass {
   at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
   NormStats final_norm;
   int64_t total_rows = 0;  // T, of the last block's output
+  // Of a model that reads images: those of the rows, and where the tower is trained what its backward takes.
+  ImageRows images;
+  bool image_training = false;
+  VisionPass vision;
+  ImageFeatures image_gradients;
   // What stays from the forward on: the last block, whose backward is the first; head; tied embeddings.
   Lease last_block, embeddings, head, head_gradient, embedding_gradient;
 };
@@ -110,6 +118,8 @@ class Stage {
   // the stage or the same ranks with whole rows. Of a stage with embeddings.
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
              const char* phase, const at::Tensor& x) const;
+  // Of a stage with embeddings of a model that reads images; null: of any other.
+  VisionTower* vision() { return vision_ ? &*vision_ : nullptr; }
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   // Tables for positions below this.
   const RotaryTables& rotary(int64_t positions);
@@ -136,6 +146,10 @@ class Stage {
   };
   HeldTokens held(const at::Tensor& tokens) const;
   at::TensorOptions row_options() const { return at::TensorOptions().dtype(dtype_).device(device_); }
+  // What the rows have of images, with the tables by which they turn then (stage_images.cc).
+  void read_images(const PackedTokens& packed, RowContext& rows, StagePass& pass);
+  // Takes what belongs to images out of the gradient dx by the embeddings, and through the tower.
+  void images_backward(const at::Tensor& dx, StagePass& pass);
   RouterWork router_work(const PackedTokens& packed) const;
   void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
 
@@ -149,6 +163,7 @@ class Stage {
   Norm final_norm_;
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
+  std::optional<VisionTower> vision_;
   ParameterAccess* access_;
   const SequenceGroup* sequence_;
   const Exchange* exchange_;

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/upload.h"
+#include "model/image_rows.h"
 
 namespace troupe {
 
@@ -147,8 +149,18 @@ void Transformer::end_decoding() {
   decode_float_head_.reset();
 }
 
-void Transformer::begin_step(int64_t positions) {
+void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
   for (Stage& stage : stages_) stage.rotary(positions);
+  step_rows_.reset();
+  step_turns_ = {};
+  if (!rows.defined()) return;
+  step_rows_ = upload(at::arange(rows.size(1), at::kInt), device_);
+  step_turns_.first = rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_),
+                                     config_.vision->rope_sections);
+}
+
+ImageFeatures Transformer::image_features(const std::vector<Image>& images) {
+  return stages_.front().vision()->forward(images, nullptr, /*checkpointing=*/false, "generate", nullptr);
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
@@ -182,7 +194,10 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
   const Place at = find(layer);
   Stage& stage = stages_[at.stage];
   stage.blocks()[at.block].attention_inputs(
-      x, decoding_rows(x.size(0), positions, stage.rotary(0)), qkv, nullptr,
+      x,
+      step_rows_.defined() ? decoding_rows(x.size(0), step_rows_, step_turns_)
+                           : decoding_rows(x.size(0), positions, stage.rotary(0)),
+      qkv, nullptr,
       decode_weights_.empty() ? QkvProjection::Packed{} : decode_weights_[at.stage][at.block].qkv);
 }
 

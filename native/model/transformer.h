@@ -55,7 +55,8 @@ class Transformer final : public Decoder {
   int64_t decode_row_tile() const override;
   void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) override;
   void end_decoding() override;
-  void begin_step(int64_t positions) override;
+  void begin_step(int64_t positions, const at::Tensor& rows) override;
+  ImageFeatures image_features(const std::vector<Image>& images) override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
   void enter_layer(int64_t layer, const at::Tensor& x) override;
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
@@ -99,6 +100,9 @@ class Transformer final : public Decoder {
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
   at::Tensor routed_;             // see record_experts
+  // Of a step whose rows turn by several positions: a table of them, and their numbers.
+  RotaryTables step_turns_;
+  at::Tensor step_rows_;
   at::Tensor decode_float_head_;  // float32, where LibTorch multiplies
 };
 

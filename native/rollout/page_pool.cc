@@ -66,6 +66,10 @@ uint64_t PagePool::chain(uint64_t root, const int32_t* tokens) {
   return hash;
 }
 
+uint64_t PagePool::with(uint64_t root, uint64_t value) {
+  return mixed(mixed(root) ^ value);
+}
+
 int32_t PagePool::find(uint64_t parent, const int32_t* tokens) const {
   const auto found = index_.find(chain(parent, tokens));
   if (found == index_.end()) return -1;

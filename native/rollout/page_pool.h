@@ -31,6 +31,8 @@ class PagePool {
 
   // The hash of a chain of full pages; `root` for none.
   static uint64_t chain(uint64_t root, const int32_t* tokens);
+  // A root of its own for each value behind `root`.
+  static uint64_t with(uint64_t root, uint64_t value);
   // The page of these tokens (kPagePositions of them) behind `parent`, not yet held; -1: none.
   int32_t find(uint64_t parent, const int32_t* tokens) const;
   // The caller holds the page. Nothing happens when there is another of the same tokens.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "batch/images.h"
 #include "kernels/quantized_matrix.h"
 
 namespace troupe {
@@ -43,7 +44,8 @@ struct RolloutRequest {
   RequestSampling sampling;
   uint64_t seed = 0;    // the t-th token follows from (seed, t) and the distribution
   double priority = 0;  // higher ones are admitted first and preempted last
-  uint64_t salt = 0;    // requests share pages with those of the same salt
+  uint64_t salt = 0;    // requests share pages with those of the same salt and the same images
+  std::vector<Image> images;  // of the prompt, in order
 };
 
 enum class Finish { kNone, kStop, kLength, kAbort };

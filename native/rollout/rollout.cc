@@ -15,6 +15,7 @@
 #include "base/parallel.h"
 #include "base/upload.h"
 #include "model/expert_routing.h"
+#include "model/image_patches.h"
 
 namespace troupe {
 namespace {
@@ -116,8 +117,20 @@ void Rollout::check(const RolloutRequest& request) const {
 
 void Rollout::submit(RolloutRequest request) {
   check(request);
+  std::vector<ImageSpan> images = images_of(request);
   totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
-  scheduler_.submit(std::move(request));
+  scheduler_.submit(std::move(request), std::move(images));
+}
+
+std::vector<ImageSpan> Rollout::images_of(const RolloutRequest& request) const {
+  const std::optional<VisionConfig>& vision = decoder_.config().vision;
+  require(vision || request.images.empty(), kBad, "[rollout] the prompt has ", request.images.size(),
+          " images, expected none: the model reads text alone");
+  if (!vision) return {};
+  std::vector<const Image*> images;
+  for (const Image& image : request.images) images.push_back(&image);
+  return image_spans(request.prompt.data(), static_cast<int64_t>(request.prompt.size()), images,
+                     image_tokens(*vision), "[rollout] the prompt");
 }
 
 void Rollout::set_mask(uint64_t id, std::vector<uint32_t> mask) {

@@ -61,6 +61,7 @@ class Rollout {
     std::vector<int64_t> rows;  // of the step, ascending, whose logits are used
   };
   void check(const RolloutRequest& request) const;
+  std::vector<ImageSpan> images_of(const RolloutRequest& request) const;
   // Of the step that is about to run.
   Uses uses_of(const StepPlan& plan) const;
   void choose(const at::Tensor& hidden, const std::vector<Use>& uses);

@@ -17,11 +17,16 @@ bool before(const Sequence& a, const Sequence& b) {
   return a.arrival < b.arrival;
 }
 
+bool same_images(const Sequence& a, const Sequence& b) {
+  const std::vector<Image>&x = a.request.images, &y = b.request.images;
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_image);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool) : limits_(limits), pool_(pool) {}
 
-void Scheduler::submit(RolloutRequest request) {
+void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   // The last token of a response is sampled but never fed to the model: it needs no place in the cache.
   const int64_t positions = prompt + request.sampling.max_new_tokens - 1;
@@ -43,6 +48,7 @@ void Scheduler::submit(RolloutRequest request) {
   if (request.sampling.penalises()) {
     for (const int32_t token : request.prompt) sequence->seen.try_emplace(token, 0);
   }
+  sequence->images = std::move(images);
   sequence->request = std::move(request);
   by_id_[sequence->request.id] = sequence.get();
   if (sequence->request.sampling.constrained) report(*sequence);
@@ -88,6 +94,7 @@ void Scheduler::release(Sequence& sequence) {
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
   if (sequence.slot >= 0) free_slots_.push_back(std::exchange(sequence.slot, -1));
+  sequence.features.reset();
   sequence.computed = sequence.chained = 0;
   sequence.shares = true;
 }
@@ -100,7 +107,10 @@ void Scheduler::start(Sequence& sequence) {
 }
 
 uint64_t Scheduler::root(const Sequence& sequence) const {
-  return sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
+  uint64_t root = sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
+  // The tokens of all images are equal: pages are shared under the same ones alone.
+  for (const Image& image : sequence.request.images) root = PagePool::with(root, image.hash);
+  return root;
 }
 
 // Takes over the pages of the longest known prefix; one position is left to be computed.
@@ -249,7 +259,7 @@ void Scheduler::add_copies(StepPlan& plan) {
   while (!waiting_.empty() && running() < limits_.max_sequences) {
     Sequence& next = *waiting_.front();
     const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens &&
-                      next.may_sample() && !next.request.sampling.prompt_log_probs &&
+                      same_images(next, first) && next.may_sample() && !next.request.sampling.prompt_log_probs &&
                       !first.request.sampling.prompt_log_probs;
     if (!same) return;
     const size_t full = static_cast<size_t>(first.length() / kPagePositions);

@@ -44,7 +44,8 @@ class Scheduler {
   Scheduler(const SchedulerLimits& limits, PagePool& pool);
 
   // kInvalidArgument, with numbers, for what can never be served.
-  void submit(RolloutRequest request);
+  // images: where those of the prompt lie.
+  void submit(RolloutRequest request, std::vector<ImageSpan> images = {});
   // Nothing happens for unknown ids.
   void abort(uint64_t id);
   Sequence* find(uint64_t id);

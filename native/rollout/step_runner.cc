@@ -8,6 +8,7 @@
 
 #include "base/parallel.h"
 #include "base/upload.h"
+#include "rollout/step_images.h"
 
 namespace troupe {
 namespace {
@@ -58,15 +59,18 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   int32_t* positions = positions_.data_ptr<int32_t>();
   std::vector<RowRun> runs;
   std::vector<ops::StateRun> state_runs;
+  StepImages images(decoder_);
   int64_t row = 0, last = 0;
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
     state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
+    const int64_t first = row;
     for (int64_t i = 0; i < run.count; ++i, ++row) {
       tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
       positions[row] = static_cast<int32_t>(sequence.computed + i);
     }
+    if (!sequence.images.empty()) images.add(run, first, positions + first);
     last = std::max(last, sequence.computed + run.count - 1);
   }
   std::fill(tokens + row, tokens + padded, 0);
@@ -76,9 +80,11 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   const auto rows_of = [&](const at::Tensor& flat, int64_t columns) {
     return flat.narrow(0, 0, padded * columns).view({padded, columns});
   };
-  decoder_.begin_step(last + 1);
+  decoder_.begin_step(last + 1, images.rotary(positions_.narrow(0, 0, padded)));
   const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
   decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
+  const ImageRows image_rows = images.rows();
+  image_rows.place(x);
   ops::AttentionSpec spec{.num_heads = config.num_heads,
                           .num_kv_heads = config.num_kv_heads,
                           .head_dim = config.head_dim,
@@ -102,12 +108,14 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     if (next == own.size() || own[next] != layer) continue;
     const at::Tensor qkv = rows_of(qkv_, config.mixer_inputs(layer));
     const at::Tensor attention = rows_of(attention_, config.mixer_outputs(layer));
-    const bool partial = !all && !config.moe && layer + 1 == config.num_layers;
+    const bool partial =
+        !all && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
     if (const GatedDeltaNet* delta = decoder_.delta_net(layer)) {
       decoder_.attention_inputs(layer, x, at_positions, qkv);
       delta->step(qkv, state_runs, states_.layer(kept++), attention);
       if (!partial) {
         decoder_.block_output(layer, x, attention, x);
+        image_rows.add(layer, x);
         continue;
       }
       output = x.index_select(0, chosen);
@@ -131,6 +139,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     }
     paged_attention(spec, cache_, cached++, step, qkv, attention);
     decoder_.block_output(layer, x, decoder_.gate_heads(layer, attention, qkv), x);
+    image_rows.add(layer, x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});

@@ -78,6 +78,7 @@ describe.each(readdirSync(CASES))('%s', (name) => {
           seqOffsets: batch.seqOffsets,
           promptLens: batch.promptLens,
           routedExperts: null,
+          images: null,
         },
         responseMask: batch.get('responseMask'),
         oldLogProbs: zeros,

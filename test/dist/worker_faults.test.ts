@@ -142,6 +142,7 @@ test('arguments that one rank refuses are its own error, nobody waits, and the g
     seqOffsets: Int32Array.of(0, 2),
     promptLens: Int32Array.of(1),
     routedExperts: null,
+    images: null,
   };
   const bad = { ...tokens, tokens: Int32Array.of(1, 100_000) };
   const call = (refusing: number | null) =>

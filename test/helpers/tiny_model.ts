@@ -57,6 +57,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     moeLayers: [],
     delta: null,
     deltaLayers: [],
+    vision: null,
     ...changes,
   };
 }
@@ -116,6 +117,7 @@ export function tinyBatch(): NativeTokenBatch {
     seqOffsets: Int32Array.of(0, 5, 8),
     promptLens: Int32Array.of(2, 1),
     routedExperts: null,
+    images: null,
   };
 }
 
@@ -159,6 +161,7 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
 
 /** One request of two tokens, with the id 1. */
 export const tinyTurn: NativeRolloutCommands = {
+  images: [],
   submit: [
     {
       id: 1,
@@ -183,6 +186,7 @@ export const tinyTurn: NativeRolloutCommands = {
       },
       seedAndSalt: BigUint64Array.of(1n, 2n),
       priority: 0,
+      images: new Int32Array(0),
     },
   ],
   abort: [],

@@ -8,6 +8,7 @@ import {
 } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import type { Batch, Seqs } from '../batch/batch';
+import type { PromptImage } from '../batch/prompt_image';
 import { requireBatch } from '../batch/require_batch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
@@ -294,16 +295,22 @@ export class Actor extends TrainedModel {
   /**
    * Samples `n` responses to each prompt; sequence i * n + k of the result is sample k of prompt i. The result has rolloutLogProbs
    * of the sampled tokens (at the sampling temperature, before topK and topP) and a responseMask of ones. The same seed
-   * gives the same samples of a prompt, whatever else is in the batch.
+   * gives the same samples of a prompt, whatever else is in the batch. `images`: of each prompt, for a model that reads images.
    */
-  async generate(prompts: Seqs, o: SamplingOptions): Promise<Batch> {
+  async generate(
+    prompts: Seqs,
+    o: SamplingOptions,
+    images: readonly (readonly PromptImage[])[] | null = null,
+  ): Promise<Batch> {
     const { vocabSize } = this.engine.model.config;
     const outside = Array.isArray(o?.stopTokenIds) ? o.stopTokenIds.find((id) => id >= vocabSize) : undefined;
     if (outside !== undefined)
       throw badOption('generate', `stopTokenIds: ${outside} is outside the vocabulary of ${vocabSize}`);
-    return sampleBatch(this.rollout, prompts, o, 'generate', (batch) =>
-      this.engine.checkSequences('generate', batch),
-    );
+    return sampleBatch(this.rollout, prompts, o, {
+      images,
+      where: 'generate',
+      check: (batch) => this.engine.checkSequences('generate', batch),
+    });
   }
 
   /** Name of the engine in its workers. */

@@ -24,6 +24,8 @@ export const RUN_LIMITS = {
   passes: 1_000_000,
   /** Optimiser steps. */
   steps: 1e12,
+  /** Of an image. */
+  pixels: 2 ** 27,
   /** Rank of an adapter. */
   loraRank: 65_536,
   /** Learning rate. AdamW moves every weight by about so much in one step. */

@@ -243,10 +243,11 @@ export class Batch {
     return new Batch(this.layout, map.set('responseMask', makeColumn('responseMask', mask, this.layout)));
   }
 
-  /** Only these columns; tokens, promptLens and responseMask always stay. */
+  /** Only these columns; tokens, promptLens, responseMask and, where there are some, the images of the prompts always stay. */
   select(names: readonly string[]): Batch {
     const map = new Map<string, Column>();
-    for (const name of [...FIXED, ...names]) map.set(name, this.column(name));
+    const images = this.has('images') ? ['images'] : [];
+    for (const name of [...FIXED, ...images, ...names]) map.set(name, this.column(name));
     return new Batch(this.layout, map);
   }
 

@@ -1,6 +1,7 @@
 import { types } from 'node:util';
 import { TroupeError } from '../errors';
 import type { Layout } from './layout';
+import type { PromptImage } from './prompt_image';
 
 /** What a column has one value for: a token, a response token, or a sequence. */
 export type Granularity = 'token' | 'response' | 'sequence';
@@ -37,6 +38,8 @@ export interface KnownColumns {
   teacherTopIds: Int32Array[];
   /** [B] of [L * bytes of a token]: the experts that each token of a sequence went to. */
   routedExperts: Uint8Array[];
+  /** [B] of the images of each prompt, in order; sequences of one prompt share them. */
+  images: (readonly PromptImage[])[];
 }
 
 type Dtype = 'int32' | 'uint8' | 'float32' | 'any';
@@ -61,6 +64,7 @@ const KNOWN: Readonly<Record<string, { granularity: Granularity; dtype: Dtype }>
   teacherTopLogProbs: { granularity: 'sequence', dtype: 'any' },
   teacherTopIds: { granularity: 'sequence', dtype: 'any' },
   routedExperts: { granularity: 'sequence', dtype: 'any' },
+  images: { granularity: 'sequence', dtype: 'any' },
   promptLens: { granularity: 'sequence', dtype: 'int32' },
   uid: { granularity: 'sequence', dtype: 'any' },
   dataSource: { granularity: 'sequence', dtype: 'any' },

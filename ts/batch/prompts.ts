@@ -1,19 +1,21 @@
 // Which sequences of a batch answer the same prompt.
 import type { Batch } from './batch';
+import { sameImages } from './prompt_image';
 
-/** [B] the first sequence with the same prompt tokens: what the core goes by, too, when it computes a shared prompt once. */
+/** [B] the first sequence with the same prompt, tokens and images: what the core goes by, too, when it computes a shared prompt once. */
 export function firstWithPrompt(batch: Batch): Int32Array {
   const { seqOffsets, promptLens } = batch;
   const tokens = batch.get('tokens');
   const first = new Int32Array(batch.size);
   const byHash = new Map<number, number[]>();
+  const images = batch.has('images') ? batch.get('images') : null;
 
   const same = (i: number, j: number): boolean => {
     const length = promptLens[i] as number;
     if (length !== promptLens[j]) return false;
     const [a, b] = [seqOffsets[i] as number, seqOffsets[j] as number];
     for (let t = 0; t < length; t++) if (tokens[a + t] !== tokens[b + t]) return false;
-    return true;
+    return images === null || sameImages(images[i] ?? [], images[j] ?? []);
   };
   // FNV-1a over whole tokens, with a shift that brings high bits down.
   const hash = (i: number): number => {

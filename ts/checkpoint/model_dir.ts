@@ -4,10 +4,11 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
+import { readImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_names';
 import { hasExpertsInOne, isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
-import type { NativeModelConfig, NativeTensorFile } from '../native/bridge';
+import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
 import { isPacked, withPackedTensors } from './mxfp4';
@@ -54,6 +55,7 @@ export function loadModelDirectory(
   const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile);
   const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(read));
   if (ownHead) config.tiedEmbeddings = false;
+  if (config.vision !== null) withPixels(config.vision, dir);
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
   // A value head without a bias, as sequence classification has it, stays without one.
@@ -78,6 +80,19 @@ export function loadModelDirectory(
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
   };
+}
+
+/** Bytes of pixels become numbers as the directory says it. */
+function withPixels(vision: NativeVisionConfig, dir: string): void {
+  const { mean, std, patchSize, mergeSize } = readImageProcessor(dir);
+  if (patchSize !== vision.patchSize || mergeSize !== vision.mergeSize)
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir}: its image processor makes patches of ${patchSize} pixels and tokens of ${mergeSize} x ${mergeSize} of them, its config.json ` +
+        `expects ${vision.patchSize} and ${vision.mergeSize} x ${vision.mergeSize}`,
+    );
+  vision.pixelMean = mean;
+  vision.pixelStd = std;
 }
 
 /** What {@link loadModelDirectory} says of it, without a look at the tensors. */
@@ -141,6 +156,9 @@ export function withPositions(
         `${show(raw['model_type'])} are weights`,
     );
   }
+  const text = raw['text_config'];
+  if (raw['model_type'] === 'qwen3_vl' && typeof text === 'object')
+    return { ...raw, text_config: { ...text, max_position_embeddings: positions } };
   return { ...raw, max_position_embeddings: positions };
 }
 

@@ -17,6 +17,8 @@ const TOKENIZER_FILES = [
   'merges.txt',
   'tokenizer.model',
 ];
+/** What images are processed by. */
+const PROCESSOR_FILES = ['preprocessor_config.json', 'processor_config.json', 'video_preprocessor_config.json'];
 const TEMPLATE_FILE = 'chat_template.jinja';
 /** The last one is a directory. */
 const TEMPLATES = [TEMPLATE_FILE, 'chat_template.json', 'additional_chat_templates'];
@@ -40,7 +42,8 @@ export function writeModelFiles(
   dtype: 'float32' | 'bfloat16' | null,
   tokenizer: SavedTokenizer | null = null,
 ): void {
-  copyFiles(model.dir, dir, ['generation_config.json', ...codeFiles(model.raw)]);
+  const processor = model.config.vision === null ? [] : PROCESSOR_FILES;
+  copyFiles(model.dir, dir, ['generation_config.json', ...processor, ...codeFiles(model.raw)]);
   writeTokenizer(tokenizer ?? { directory: model.dir, chatTemplate: null }, dir);
   writeJson(path.join(dir, 'config.json'), savedConfig(model, dtype));
   if (plan.index !== null) writeJson(path.join(dir, 'model.safetensors.index.json'), plan.index);

@@ -41,6 +41,8 @@ export class ParquetFile implements RowFile {
     private readonly metadata: FileMetaData,
     private readonly columns: readonly string[],
     private readonly keptBytes: number,
+    /** Column of images. */
+    private readonly images: string | null,
   ) {
     const starts = [0];
     for (const group of metadata.row_groups) starts.push((starts.at(-1) as number) + Number(group.num_rows));
@@ -82,7 +84,7 @@ export class ParquetFile implements RowFile {
     checkRows(file, metadata, buffer.byteLength);
     const columns = wantedColumns(file, metadata, projection);
     checkCodecs(file, metadata, columns);
-    return new ParquetFile(file, buffer, metadata, columns, keptBytes);
+    return new ParquetFile(file, buffer, metadata, columns, keptBytes, projection?.images ?? null);
   }
 
   get length(): number {
@@ -101,7 +103,8 @@ export class ParquetFile implements RowFile {
     const group = this.groupOf(index);
     const columns = await this.rowGroup(group);
     const at = index - (this.starts[group] as number);
-    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, plain(data[at])]));
+    const valueOf = (name: string) => (name === this.images ? withBytes : plain);
+    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, valueOf(name)(data[at])]));
   }
 
   /** Binary search: there may be thousands of row groups. */
@@ -237,6 +240,18 @@ const isPlainObject = (value: unknown): value is Record<string, unknown> =>
  */
 function textBytes(bytes: Uint8Array | undefined): Buffer | undefined {
   return bytes && Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** A value of a column of images: what lies under `bytes` is no text. A copy: the page that it lies in is of many rows. */
+function withBytes(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withBytes);
+  if (!isPlainObject(value)) return plain(value);
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => [
+      key,
+      key === 'bytes' && item instanceof Uint8Array ? Uint8Array.from(item) : plain(item),
+    ]),
+  );
 }
 
 /** int64 arrives as bigint: a number where that is exact. A list or struct that is null arrives as undefined. */

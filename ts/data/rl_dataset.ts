@@ -1,9 +1,11 @@
 import { show } from '../base/text';
+import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
+import { type ImageReading, RowImages } from './images/row_images';
 import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
-import { column, MEDIA_COLUMNS, type Row, refuseMedia } from './row';
+import { column, MEDIA_COLUMNS, type Row } from './row';
 import { RowFiles } from './row_file';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
@@ -16,6 +18,8 @@ export interface RlSample {
   extraInfo: Record<string, unknown>;
   /** The prompt as the row has it: text, or messages. */
   rawPrompt: unknown;
+  /** Of the row; of a model that reads images. */
+  images?: PromptImage[];
 }
 
 export interface RlDatasetOptions {
@@ -33,6 +37,9 @@ export interface RlDatasetOptions {
   chatTemplateArguments?: TemplateVariables;
   /** Tools that the agent shows the model with every prompt: `filterOverlongPrompts` counts them, too. Default: it sees the prompt alone. */
   tools?: readonly unknown[] | null;
+  /** Column of images, `images`, and how the model reads them; null: it reads text alone. */
+  imageKey?: string;
+  images?: ImageReading | null;
 }
 
 /** Tokens that a tokenizer may add to a text whatever it is: a prefix space, an end token. */
@@ -77,12 +84,10 @@ export class RlDataset implements Dataset<RlSample> {
     keptBytes?: number,
   ): Promise<RlDataset> {
     const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
+    const { imageKey: images = 'images' } = options;
     const required = [promptKey, dataSourceKey, 'reward_model'];
-    const files = await RowFiles.open(
-      paths,
-      { required, optional: ['extra_info', ...MEDIA_COLUMNS] },
-      keptBytes,
-    );
+    const optional = ['extra_info', images, ...MEDIA_COLUMNS];
+    const files = await RowFiles.open(paths, { required, optional, images }, keptBytes);
     const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
     return new RlDataset(new ChosenRows(files, chosen), tokenizer, options);
   }
@@ -95,7 +100,7 @@ export class RlDataset implements Dataset<RlSample> {
       if (seen.has(file) && !file.inMemory) continue;
       seen.add(file);
       const row = await file.row(r);
-      checkPrompt(this.promptOf(row, file.where(r)), file.where(r));
+      checkPrompt(this.promptOf(row, this.imagesOf(row, file.path, file.where(r)), file.where(r)), file.where(r));
       this.dataSources.add(this.labels(row, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.
@@ -104,14 +109,19 @@ export class RlDataset implements Dataset<RlSample> {
 
   /** @returns null when `filterOverlongPrompts` leaves the row out */
   async sample(i: number): Promise<RlSample | null> {
-    const { row, where, tokens } = await this.tokens(i);
+    const { row, where, prompt, tokens, images } = await this.tokens(i);
     const { maxPromptLength, filterOverlongPrompts, tools } = this.options;
     if (filterOverlongPrompts) {
-      const { length } = tools ? this.encoded(this.seen(this.promptOf(row, where), where)) : tokens;
+      const { length } = tools ? this.encoded(this.seen(prompt, where)) : tokens;
       if (length > maxPromptLength) return null;
     }
     const rawPrompt = row[this.options.promptKey];
-    return { tokens: this.truncated(tokens, where), ...this.labels(row, where), rawPrompt };
+    return {
+      tokens: this.truncated(tokens, images.length, where),
+      ...this.labels(row, where),
+      rawPrompt,
+      ...((this.options.images ?? null) === null ? {} : { images }),
+    };
   }
 
   /**
@@ -141,15 +151,17 @@ export class RlDataset implements Dataset<RlSample> {
     let usable = 0;
     let shortest = Number.POSITIVE_INFINITY;
     for (let i = from; i < to && usable < enough; i++) {
-      const { prompt, where } = await this.prompt(i);
+      const { prompt, where, images } = await this.prompt(i);
       const seen = this.seen(prompt, where);
       const { text } = seen;
+      const ofImages = await images.countTokens();
       // Every token stands for at least one character; normalisation may lengthen a text, but not ASCII.
-      if (text.length + slack <= limit && isAscii(text)) {
+      if (text.length + ofImages + slack <= limit && isAscii(text)) {
         usable++;
         continue;
       }
-      const { length } = this.encoded(seen);
+      // The text has one token for each image.
+      const length = this.encoded(seen).length - images.count + ofImages;
       shortest = Math.min(shortest, length);
       if (length <= limit) usable++;
     }
@@ -189,30 +201,41 @@ export class RlDataset implements Dataset<RlSample> {
     };
   }
 
-  private async prompt(i: number): Promise<{ row: Row; where: string; prompt: unknown }> {
+  private async prompt(i: number): Promise<{ row: Row; where: string; prompt: unknown; images: RowImages }> {
     const { file, row: r } = this.rows.files.locate(this.rows.numbers[i] as number);
     const where = file.where(r);
     const row = await file.row(r);
-    return { row, where, prompt: this.promptOf(row, where) };
+    const images = this.imagesOf(row, file.path, where);
+    return { row, where, prompt: this.promptOf(row, images, where), images };
   }
 
-  private promptOf(row: Row, where: string): unknown {
-    refuseMedia(row, where);
-    return column(row, this.options.promptKey, where);
+  private imagesOf(row: Row, dataFile: string, where: string): RowImages {
+    const { imageKey = 'images', images = null } = this.options;
+    return RowImages.of(row, imageKey, images, dataFile, where);
   }
 
-  private async tokens(i: number): Promise<{ row: Row; where: string; tokens: Int32Array }> {
-    const { row, where, prompt } = await this.prompt(i);
-    return {
-      row,
-      where,
-      tokens: encodePrompt(prompt, this.tokenizer, where, this.options.chatTemplateArguments),
-    };
+  private promptOf(row: Row, images: RowImages, where: string): unknown {
+    return images.inPrompt(column(row, this.options.promptKey, where));
   }
 
-  private truncated(tokens: Int32Array, where: string): Int32Array {
+  private async tokens(
+    i: number,
+  ): Promise<{ row: Row; where: string; prompt: unknown; tokens: Int32Array; images: PromptImage[] }> {
+    const { row, where, prompt, images: ofRow } = await this.prompt(i);
+    const tokens = encodePrompt(prompt, this.tokenizer, where, this.options.chatTemplateArguments);
+    const images = await ofRow.read();
+    return { row, where, prompt, tokens: ofRow.inTokens(tokens, images), images };
+  }
+
+  private truncated(tokens: Int32Array, images: number, where: string): Int32Array {
     const { maxPromptLength: limit, truncation } = this.options;
     if (tokens.length <= limit) return tokens;
+    if (images > 0)
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: the prompt has ${tokens.length} tokens with its images, more than data.max_prompt_length ${limit}, and cannot be cut: ` +
+          'raise it, set data.filter_overlong_prompts=true, or read smaller images (data.mm_processor_kwargs.max_pixels)',
+      );
     if (truncation === 'left') return tokens.slice(tokens.length - limit);
     if (truncation === 'right') return tokens.slice(0, limit);
     if (truncation === 'middle') {

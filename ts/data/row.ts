@@ -24,6 +24,8 @@ export interface RowFile {
 export interface Projection {
   required: readonly string[];
   optional: readonly string[];
+  /** A column of images: what it has under `bytes` stays bytes, where all else is text. */
+  images?: string;
 }
 
 /** @throws TroupeError INVALID_DATA naming the column and those that are there */
@@ -35,15 +37,17 @@ export function column(row: Row, name: string, where: string): unknown {
 /** Columns of verl's data sets (data.image_key, video_key and audio_key) that a model of text cannot be shown. */
 export const MEDIA_COLUMNS = ['images', 'videos', 'audios'] as const;
 
-/** Without what it asks about, a prompt would be trained on blindly. @throws TroupeError INVALID_DATA naming the column */
-export function refuseMedia(row: Row, where: string): void {
+/** Without what it asks about, a prompt would be trained on blindly. `readable`: the column that the model is shown. @throws TroupeError INVALID_DATA naming the column */
+export function refuseMedia(row: Row, where: string, readable: string | null = null): void {
+  const reads = readable === null ? 'text' : 'text and images';
   for (const name of MEDIA_COLUMNS) {
+    if (name === readable) continue;
     const value = Object.hasOwn(row, name) ? row[name] : null;
     const { length } = (value ?? []) as { length?: number };
     if (length === 0) continue;
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] ${where}: expected the column '${name}' to be empty, got ${length ?? 'a value'}: models here read text only, ` +
+      `[data] ${where}: expected the column '${name}' to be empty, got ${length ?? 'a value'}: the model reads ${reads} only, ` +
         'so leave out such rows, or the column where the prompts make sense without it',
     );
   }

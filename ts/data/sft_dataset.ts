@@ -2,8 +2,9 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { encodeConversation, type SftSample } from './conversation';
 import { ChosenRows, type Dataset } from './dataset';
+import { type ImageReading, RowImages } from './images/row_images';
 import { encodePrompt, type TemplateVariables } from './prompt';
-import { column, MEDIA_COLUMNS, type Projection, type Row, refuseMedia } from './row';
+import { column, MEDIA_COLUMNS, type Projection, type Row } from './row';
 import { RowFiles } from './row_file';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
@@ -30,6 +31,9 @@ export interface SftDatasetOptions {
   shuffle: boolean;
   seed: number;
   chatTemplateArguments?: TemplateVariables;
+  /** Column of images, `images`, and how the model reads them; null: it reads text alone. */
+  imageKey?: string;
+  images?: ImageReading | null;
 }
 
 /** Examples from parquet, JSON or JSONL files. Rows are read and tokenized when they are asked for. */
@@ -71,28 +75,58 @@ export class SftDataset implements Dataset<SftSample> {
   async sample(i: number): Promise<SftSample> {
     const { file, row } = this.rows.files.locate(this.rows.numbers[i] as number);
     const where = file.where(row);
-    return cut(toSample(await file.row(row), this.tokenizer, this.options, where), this.options, where);
+    const { path } = file;
+    const sample = await sampleOf(await file.row(row), this.tokenizer, this.options, { path, where });
+    return cut(sample, this.options, where);
   }
 }
 
 function projection({ messagesKey, promptKey, responseKey, ...keys }: SftDatasetOptions): Projection {
+  const { imageKey: images = 'images', toolsKey, enableThinkingKey } = keys;
   return {
     required: messagesKey === null ? [promptKey, responseKey] : [messagesKey],
-    optional: [keys.toolsKey, keys.enableThinkingKey, ...MEDIA_COLUMNS].filter((key) => key !== null),
+    optional: [toolsKey, enableThinkingKey, images, ...MEDIA_COLUMNS].filter((key) => key !== null),
+    images,
   };
 }
 
-function toSample(row: Row, tokenizer: Tokenizer, options: SftDatasetOptions, where: string): SftSample {
+/** With the images of the row in its prompt, and in no later turn: what stands for images there is text to the core. */
+async function sampleOf(
+  row: Row,
+  tokenizer: Tokenizer,
+  options: SftDatasetOptions,
+  file: { path: string; where: string },
+): Promise<SftSample> {
+  const { imageKey = 'images', images: reading = null } = options;
+  const ofRow = RowImages.of(row, imageKey, reading, file.path, file.where);
+  const sample = toSample(row, tokenizer, options, ofRow, file.where);
+  if (reading === null) return sample;
+  if (sample.response.includes(reading.imageToken))
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${file.where}: an image after the first turn of the assistant: expected all images of a row before it`,
+    );
+  const images = await ofRow.read();
+  return { ...sample, prompt: ofRow.inTokens(sample.prompt, images), images };
+}
+
+function toSample(
+  row: Row,
+  tokenizer: Tokenizer,
+  options: SftDatasetOptions,
+  images: RowImages,
+  where: string,
+): SftSample {
   const { messagesKey, promptKey, responseKey, chatTemplateArguments = {} } = options;
   const { promptDictKeys = [], responseDictKeys = [], applyChatTemplate = false } = options;
-  refuseMedia(row, where);
   if (messagesKey !== null) {
     const variables = { ...chatTemplateArguments, ...rowVariables(row, options, where) };
-    return encodeConversation(column(row, messagesKey, where), tokenizer, where, variables);
+    return encodeConversation(images.inPrompt(column(row, messagesKey, where)), tokenizer, where, variables);
   }
   const response = inside(column(row, responseKey, where), responseKey, responseDictKeys, where);
   const asked = inside(column(row, promptKey, where), promptKey, promptDictKeys, where);
-  const prompt = applyChatTemplate && typeof asked === 'string' ? [{ role: 'user', content: asked }] : asked;
+  const turns = applyChatTemplate && typeof asked === 'string' ? [{ role: 'user', content: asked }] : asked;
+  const prompt = images.inPrompt(turns);
   if (typeof response !== 'string') {
     throw new TroupeError(
       'INVALID_DATA',
@@ -174,6 +208,12 @@ function cut(sample: SftSample, options: SftDatasetOptions, where: string): SftS
         'raise it, or set data.truncation=left (keeps the end) or right (keeps the beginning)',
     );
   }
+  if ((sample.images ?? []).length > 0)
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${where}: the example has ${length} tokens (prompt ${sample.prompt.length}), more than data.max_length ${maxLength}, and with ` +
+        'images it cannot be cut: raise it, or leave the row out',
+    );
   const kept = truncation === 'left' ? keepEnd(sample, maxLength) : keepBeginning(sample, maxLength);
   if (kept.lossMask.includes(1)) return kept;
   throw new TroupeError(

@@ -24,6 +24,13 @@ export function checkLayout(
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
         'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
     );
+  const { tp, cp, ep } = parallel;
+  if (config.vision !== null && Math.max(ulysses, tp, cp, ep, pipeline.stages) > 1)
+    throw badOption(
+      where,
+      `a model that reads images (${dir}) is spread over workers by data parallelism alone: expected parallel.ulysses, tp, cp, ep and pp of 1, ` +
+        `got ${[ulysses, tp, cp, ep, pipeline.stages].join(', ')}`,
+    );
   if (config.numHeads % ulysses !== 0)
     throw badOption(
       where,

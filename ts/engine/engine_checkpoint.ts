@@ -173,12 +173,13 @@ async function writeModel(
   } catch (e) {
     throw asTroupeError(e, `write ${dir}`);
   }
-  await exportFiles(engine, engine.lora === null ? 'param' : 'merged', plan);
+  await exportFiles(engine, engine.exportKind, plan);
 }
 
 /** What the optimiser works on, by its name in files. */
-const trainedMapping = ({ lora, model }: RoleEngine): TensorMapping[] =>
-  lora?.mapping ?? model.mapping.filter((m) => !m.buffer);
+const trainedMapping = ({ lora, model, trainsTower }: RoleEngine): TensorMapping[] =>
+  lora?.mapping ??
+  model.mapping.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
 
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);

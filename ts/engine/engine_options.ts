@@ -127,6 +127,8 @@ export interface EngineOptions {
   };
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
+  /** Of a model that reads images: its tower stays as it was loaded, and is given neither gradients nor optimiser state; default false. */
+  freezeVisionTower?: boolean;
   /** What begins on the host; default: nothing. */
   offload?: OffloadOptions;
   /** null: inference only, no memory for gradients, optimiser and float32 masters: weights are held in `dtype` alone, rounded once when they come. */
@@ -168,6 +170,7 @@ export interface ResolvedEngineOptions {
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
   gradientCheckpointing: boolean;
+  freezeVisionTower: boolean;
   optim: NativeAdamWOptions | null;
   lora: ResolvedLoraOptions | null;
   seed: number;
@@ -187,6 +190,7 @@ const KEYS = [
   'parallel',
 ].concat([
   'gradientCheckpointing',
+  'freezeVisionTower',
   'offload',
   'optim',
   'lora',
@@ -247,6 +251,7 @@ export function resolveEngineOptions(
         ? null
         : countOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, RUN_LIMITS.batchTokens),
     gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
+    freezeVisionTower: flagOption(where, 'freezeVisionTower', o.freezeVisionTower, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
     lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),

@@ -74,7 +74,8 @@ export class RoleEngine {
       role === 'actor' ? 'lm' : 'value',
       resolved.maxPositionEmbeddings,
     );
-    const model = role === 'reward_model' ? rewardModel(found) : found;
+    const frozen = withTower(found, resolved.freezeVisionTower);
+    const model = role === 'reward_model' ? rewardModel(frozen) : frozen;
     checkLayout(`${role} options`, resolved, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
@@ -133,11 +134,17 @@ export class RoleEngine {
     await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
   }
 
+  /** What an export of all weights is of: with frozen ones, or adapters, the whole model. */
+  get exportKind(): 'param' | 'merged' {
+    return this.lora === null && this.trainsTower ? 'param' : 'merged';
+  }
+
   /** Takes the weights of another directory with a model of the same shape. */
   async reload(dir: string): Promise<void> {
     this.checkOpen();
     const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', this.maxPositionEmbeddings);
-    if (JSON.stringify(found.config) !== JSON.stringify(this.model.config)) {
+    const { config } = withTower(found, !this.trainsTower);
+    if (JSON.stringify(config) !== JSON.stringify(this.model.config)) {
       throw new TroupeError(
         'INVALID_MODEL',
         `[model] ${dir} has another architecture than ${this.model.dir}: expected the same config.json, but for names`,
@@ -147,6 +154,11 @@ export class RoleEngine {
       touch();
       await oneToAll(this.group, this.name, 'importTensors', ['param', found.files]);
     });
+  }
+
+  /** false: of a model that reads images, whose tower is frozen. */
+  get trainsTower(): boolean {
+    return this.model.config.vision?.trained ?? true;
   }
 
   private get dataLayout(): DataLayout {
@@ -324,6 +336,13 @@ export class RoleEngine {
     this.replacing?.end();
     return this.closing;
   }
+}
+
+/** Whose tower is trained, or stays as it is. */
+function withTower(model: LoadedModel, frozen: boolean): LoadedModel {
+  const { vision } = model.config;
+  if (vision === null || !frozen) return model;
+  return { ...model, config: { ...model.config, vision: { ...vision, trained: false } } };
 }
 
 /** A reward model does not learn: without a trained head its scores would mean nothing. */

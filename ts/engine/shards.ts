@@ -5,6 +5,7 @@ import { offsetsOf } from '../batch/layout';
 import { firstWithPrompt } from '../batch/prompts';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
 import { BatchPart, type SentBatch } from './batch_part';
+import { imageBatch } from './image_batch';
 import { type RankPart, rankParts } from './rank_parts';
 
 /** The part of an update that one rank computes (with Ulysses: one group of ranks). */
@@ -26,6 +27,7 @@ export function tokenBatch(batch: SentBatch, routedExperts: Uint8Array | null = 
     seqOffsets: batch.seqOffsets,
     promptLens: batch.promptLens,
     routedExperts,
+    images: imageBatch(batch),
   };
 }
 

@@ -38,11 +38,12 @@ const TARGETED = /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|delta\.(in|out)|mlp\.(in|ou
 
 /**
  * Every linear layer of attention, linear or not, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,
- * which keeps the experts of a mixture and their router as bare parameters. The head is none of them.
+ * which keeps the experts of a mixture and their router as bare parameters. The head is none of them, nor is what
+ * a tower for images has.
  */
 export function adapterTargets(mapping: readonly TensorMapping[]): AdapterTarget[] {
   return mapping
-    .filter(({ param, shape }) => TARGETED.test(param) && shape.length === 2)
+    .filter(({ param, shape }) => TARGETED.test(param) && !param.startsWith('vision.') && shape.length === 2)
     .map(({ hf, param, row, rows, shape, transpose }) => {
       const module = hf.replace(/\.weight$/, '');
       const site = `${param.replace(/\.weight$/, '')}.${leafOf(module)}`;

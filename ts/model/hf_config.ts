@@ -11,6 +11,7 @@ import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
+import { qwen3Vl } from './hf_vision';
 import { firstIssue } from './issue';
 import { textPart } from './text_part';
 
@@ -46,6 +47,8 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   checkAliases(type, config, where);
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
+  if (head === 'value' && native.vision !== null)
+    throw invalid(where, `model_type ${show(type)} with a value head is not supported: only a language model is`);
   if (head === 'value') {
     // Token classification has neither a tied head nor a cap on its output.
     native.tiedEmbeddings = false;
@@ -53,7 +56,8 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
     native.valueBias = type === 'gpt2' || config.token_classification_bias !== false;
   }
   checkSizes(native, where);
-  const eos = parsed.data.eos_token_id;
+  const { data } = parsed;
+  const eos = data.eos_token_id ?? ('text_config' in data ? data.text_config.eos_token_id : null);
   return { family: type, native, eosTokenIds: eos === null ? [] : Array.isArray(eos) ? eos : [eos] };
 }
 
@@ -152,6 +156,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
     case 'gpt_oss':
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
+    case 'qwen3_vl':
+      return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }
@@ -294,6 +300,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     moeLayers: [],
     delta: null,
     deltaLayers: [],
+    vision: null,
   };
 }
 

@@ -76,6 +76,7 @@ export function rmsDecoder(
     moeLayers: [],
     delta: null,
     deltaLayers: [],
+    vision: null,
   };
 }
 

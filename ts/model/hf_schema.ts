@@ -416,6 +416,38 @@ export const schemas = {
     swiglu_alpha: real(1.702),
     swiglu_limit: real(7),
   }),
+  qwen3_vl: z.object({
+    text_config: z.object({
+      ...decoder,
+      vocab_size: int(151936, 'vocabulary'),
+      intermediate_size: int(22016, 'width'),
+      num_key_value_heads: maybeNone(32, 'heads'),
+      head_dim: maybeNone(128, 'headDim'),
+      max_position_embeddings: int(128000, 'positions'),
+      attention_bias: bool(false),
+    }),
+    vision_config: z.object({
+      depth: int(27, 'layers'),
+      hidden_size: int(1152, 'width'),
+      hidden_act: text('gelu_pytorch_tanh'),
+      intermediate_size: int(4304, 'width'),
+      num_heads: int(16, 'heads'),
+      in_channels: z.literal(3).nullish(),
+      patch_size: int(16, 'headDim'),
+      spatial_merge_size: int(2, 'headDim'),
+      temporal_patch_size: int(2, 'headDim'),
+      out_hidden_size: int(3584, 'width'),
+      num_position_embeddings: int(2304, 'positions'),
+      deepstack_visual_indexes: z
+        .array(layerIndex)
+        .nullish()
+        .transform((v) => v ?? [8, 16, 24]),
+      rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
+    }),
+    image_token_id: layerIndex.nullish().transform((v) => v ?? 151655),
+    tie_word_embeddings: z.boolean().nullish(),
+    eos_token_id: tokenIds,
+  }),
   gpt2: z.object({
     vocab_size: int(50257, 'vocabulary'),
     n_positions: int(1024, 'positions'),

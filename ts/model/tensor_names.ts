@@ -3,6 +3,7 @@ import type {
   NativeLatentConfig,
   NativeModelConfig,
   NativeMoeConfig,
+  NativeVisionConfig,
 } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
 import type { Family } from './hf_schema';
@@ -40,6 +41,11 @@ class MappingBuilder {
   /** Depthwise, of one dimension: the file has another one of size 1 between. */
   convolution(hf: string, param: string, rows: number, width: number): void {
     this.entries.push({ hf, shape: [rows, 1, width], param, row: 0, rows, transpose: false });
+  }
+
+  /** A matrix whose columns the file has as several dimensions. */
+  shaped(hf: string, param: string, shape: number[]): void {
+    this.entries.push({ hf, shape, param, row: 0, rows: shape[0] as number, transpose: false });
   }
 
   buffer(hf: string, param: string, size: number): void {
@@ -91,6 +97,7 @@ export function tensorMapping(config: NativeModelConfig, expertsInOne = false): 
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else llamaLikeMapping(config, map, expertsInOne);
   headMapping(config, map);
+  if (config.vision !== null) visionMapping(config.vision, config.hiddenSize, map);
   return map.entries;
 }
 
@@ -100,10 +107,46 @@ export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: stri
   return config.family === 'qwen3_5_moe_text' && names.has(`model.layers.${layer}.mlp.experts.gate_up_proj`);
 }
 
+/** Where the decoder's tensors are, by their names: beside those of a tower. */
+const decoderRoot = (c: NativeModelConfig): string =>
+  c.vision === null ? 'model' : 'model.language_model';
+
+function visionMapping(v: NativeVisionConfig, textWidth: number, map: MappingBuilder): void {
+  const root = 'model.visual';
+  const { hiddenSize: width, intermediateSize: inner, patchSize, temporalPatchSize } = v;
+  const both = (hf: string, own: string, rows: number, cols = 0): void => {
+    map.tensor(`${hf}.weight`, `${own}.weight`, rows, cols);
+    map.tensor(`${hf}.bias`, `${own}.bias`, rows);
+  };
+  const kernel = [width, 3, temporalPatchSize, patchSize, patchSize];
+  map.shaped(`${root}.patch_embed.proj.weight`, 'vision.patches.weight', kernel);
+  map.tensor(`${root}.patch_embed.proj.bias`, 'vision.patches.bias', width);
+  map.tensor(`${root}.pos_embed.weight`, 'vision.positions.weight', v.positionSide ** 2, width);
+  for (let i = 0; i < v.numLayers; i++) {
+    const [hf, own] = [`${root}.blocks.${i}`, `vision.layers.${i}`];
+    both(`${hf}.norm1`, `${own}.attn_norm`, width);
+    both(`${hf}.attn.qkv`, `${own}.attn.qkv`, 3 * width, width);
+    both(`${hf}.attn.proj`, `${own}.attn.out`, width, width);
+    both(`${hf}.norm2`, `${own}.mlp_norm`, width);
+    both(`${hf}.mlp.linear_fc1`, `${own}.mlp.in`, inner, width);
+    both(`${hf}.mlp.linear_fc2`, `${own}.mlp.out`, width, inner);
+  }
+  const merged = width * v.mergeSize ** 2;
+  const merger = (hf: string, own: string, normed: number): void => {
+    both(`${hf}.norm`, `${own}.norm`, normed);
+    both(`${hf}.linear_fc1`, `${own}.in`, merged, merged);
+    both(`${hf}.linear_fc2`, `${own}.out`, textWidth, merged);
+  };
+  merger(`${root}.merger`, 'vision.merger', width);
+  for (const k of v.deepstackLayers.keys())
+    merger(`${root}.deepstack_merger_list.${k}`, `vision.deepstack.${k}`, merged);
+}
+
 function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOne: boolean): void {
-  map.tensor('model.embed_tokens.weight', 'embed.weight', c.vocabSize, c.hiddenSize);
+  const root = decoderRoot(c);
+  map.tensor(`${root}.embed_tokens.weight`, 'embed.weight', c.vocabSize, c.hiddenSize);
   for (let i = 0; i < c.numLayers; i++) {
-    const hf = `model.layers.${i}`;
+    const hf = `${root}.layers.${i}`;
     const own = `layers.${i}`;
     map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
     if (c.delta !== null && c.deltaLayers[i])
@@ -120,7 +163,7 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOn
     if (c.postNorms)
       map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
   }
-  map.tensor('model.norm.weight', 'norm.weight', c.hiddenSize);
+  map.tensor(`${root}.norm.weight`, 'norm.weight', c.hiddenSize);
 }
 
 function latentMapping(
@@ -356,6 +399,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
   gpt_oss: 'GptOss',
+  qwen3_vl: 'Qwen3VL',
   gpt2: 'GPT2',
 };
 
@@ -363,6 +407,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
 export function architectureName(config: NativeModelConfig): string {
   const family = ARCHITECTURES[config.family as Family];
   if (config.head === 'value') return `${family}ForTokenClassification`;
+  if (config.vision !== null) return `${family}ForConditionalGeneration`;
   return config.family === 'gpt2' ? 'GPT2LMHeadModel' : `${family}ForCausalLM`;
 }
 

@@ -50,6 +50,36 @@ export interface NativeDeltaConfig {
   interleaved: boolean;
 }
 
+/** The tower that reads images (native/model/vision_tower.h). */
+export interface NativeVisionConfig {
+  numLayers: number;
+  hiddenSize: number;
+  numHeads: number;
+  intermediateSize: number;
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  normEps: number;
+  /** Pixels on a side. */
+  patchSize: number;
+  /** Frames of a patch, of which an image is all. */
+  temporalPatchSize: number;
+  /** Patches on a side that one token stands for. */
+  mergeSize: number;
+  /** Of the square of learned positions. */
+  positionSide: number;
+  /** [hiddenSize / numHeads / 4] */
+  ropeInvFreq: Float64Array;
+  /** After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ... */
+  deepstackLayers: number[];
+  /** [3] of pixels between 0 and 1, by channel. */
+  pixelMean: number[];
+  pixelStd: number[];
+  /** The token that stands for mergeSize^2 patches of an image. */
+  imageToken: number;
+  /** [3] of the decoder's rotary frequencies, how many turn by time, row and column. */
+  ropeSections: number[];
+  trained: boolean;
+}
+
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
 export interface NativeModelConfig {
   family: string;
@@ -97,6 +127,7 @@ export interface NativeModelConfig {
   moeLayers: boolean[];
   delta: NativeDeltaConfig | null;
   deltaLayers: boolean[];
+  vision: NativeVisionConfig | null;
 }
 
 export interface NativeAdamWOptions {
@@ -224,11 +255,26 @@ export interface NativeStateBytes extends NativeHeldBytes {
   host: NativeHeldBytes;
 }
 
+/** An image in the size in which it is read (native/batch/images.h). */
+export interface NativeImage {
+  height: number;
+  width: number;
+  pixels: Uint8Array; // [height * width * 3]
+}
+
+/** The images of prompts: each once, and which of them each sequence has. */
+export interface NativeImageBatch {
+  all: NativeImage[];
+  indices: Int32Array;
+  offsets: Int32Array; // [B+1] into the indices
+}
+
 export interface NativeTokenBatch {
   tokens: Int32Array; // [ΣL]
   seqOffsets: Int32Array; // [B+1]
   promptLens: Int32Array; // [B]
   routedExperts: Uint8Array | null; // [ΣL * bytes] (native/batch/routed_experts.h)
+  images: NativeImageBatch | null;
 }
 
 export interface NativeMiniBatches {

@@ -1,4 +1,5 @@
 // What goes through the rollout's functions of the native addon (bridge.ts); the rules of bridge_data.ts hold.
+import type { NativeImage } from './bridge_data';
 
 /** Of the layers' weights. */
 export type NativeQuantization = 'none' | 'int8' | 'fp8';
@@ -46,6 +47,7 @@ export interface NativeRolloutRequest {
   sampling: NativeRequestSampling;
   seedAndSalt: BigUint64Array; // [2]
   priority: number;
+  images: Int32Array; // of the prompt, in order: numbers of those of the commands
 }
 
 export interface NativeTokenMask {
@@ -54,6 +56,7 @@ export interface NativeTokenMask {
 }
 
 export interface NativeRolloutCommands {
+  images: NativeImage[]; // that requests of `submit` have
   submit: NativeRolloutRequest[];
   abort: number[];
   masks: NativeTokenMask[];

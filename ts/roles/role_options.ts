@@ -44,7 +44,7 @@ export function engineOptions(
 export function trainedOptions(
   { gradientCheckpointing, lora, optim, tokenizer }: RoleSettings,
   totalSteps: number,
-): Pick<EngineOptions, 'gradientCheckpointing' | 'lora' | 'optim' | 'savedTokenizer'> {
+): Pick<EngineOptions, 'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'optim' | 'savedTokenizer'> {
   return {
     gradientCheckpointing,
     optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),

@@ -39,7 +39,8 @@ export interface RoleSettings {
   gradientCheckpointing: boolean;
   /** In place of config.json's; null: those. */
   maxPositionEmbeddings: number | null;
-  lora: Pick<EngineOptions, 'lora'>;
+  /** What of the model is trained. */
+  lora: Pick<EngineOptions, 'lora' | 'freezeVisionTower'>;
   /** null: it does not learn. */
   optim: { section: OptimSection; gradClip: number } | null;
   /** Keys of the configuration that say so. */
@@ -136,7 +137,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(actor, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
-    lora: loraOptions(model),
+    lora: { ...loraOptions(model), ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}) },
     optim: { section: actor.optim, gradClip: actor.grad_clip },
     keys: {
       model: 'actor_rollout_ref.model.path',

@@ -1,8 +1,18 @@
 // Batches as requests: n samples for each prompt, in order, with the seeds that follow from one.
 import { badOption } from '../base/check_options';
 import type { Batch, Seqs } from '../batch/batch';
+import type { PromptImage } from '../batch/prompt_image';
 import type { RolloutEngine } from './engine';
 import { promptsBatch, resolveSampling, type SamplingOptions, sampledBatch, sampleSeeds } from './sampling';
+
+/** What there is besides the tokens of prompts. */
+export interface PromptOptions {
+  /** Of each prompt, in the order of its image tokens; null: none. */
+  images?: readonly (readonly PromptImage[])[] | null;
+  /** For messages. */
+  where?: string;
+  check?: (prompts: Batch) => void;
+}
 
 /**
  * Samples `n` responses to each prompt; sequence i * n + k of the result is sample k of prompt i, with rolloutLogProbs and a
@@ -13,11 +23,10 @@ export async function sampleBatch(
   engine: RolloutEngine,
   prompts: Seqs,
   o: SamplingOptions,
-  where = 'rollout',
-  check: (prompts: Batch) => void = () => undefined,
+  { images = null, where = 'rollout', check = () => undefined }: PromptOptions = {},
 ): Promise<Batch> {
   const { sampling, n, seed } = resolveSampling(where, o);
-  const batch = promptsBatch(where, prompts, n);
+  const batch = promptsBatch(where, prompts, n, images);
   check(batch);
   for (const [i, length] of batch.promptLens.entries()) {
     if (length + sampling.maxNewTokens > engine.maxTokens) {
@@ -36,6 +45,7 @@ export async function sampleBatch(
     engine.submit({
       promptIds: ids[Math.floor(j / n)] as Int32Array,
       sampling: { ...sampling, seed: own },
+      ...(images === null ? {} : { images: images[Math.floor(j / n)] ?? [] }),
     }),
   );
   const results = handles.map(({ result }) => result);

@@ -1,4 +1,5 @@
 // What is asked of a rollout engine, and what it answers. Token ids in, token ids out: text is somebody else's.
+import type { PromptImage } from '../batch/prompt_image';
 
 /**
  * Which tokens may come next, for constrained decoding (a grammar, a JSON schema). The engine asks before every token and waits for the
@@ -58,6 +59,8 @@ export interface RolloutRequest {
   /** An Int32Array is not copied: it stays as it is until the end, and may be that of many requests. */
   promptIds: ArrayLike<number>;
   sampling: SamplingParams;
+  /** Of the prompt, in the order of its image tokens. Our own engine with a model that reads images; others refuse them. */
+  images?: readonly PromptImage[];
   /** Higher ones are admitted first, 0. */
   priority?: number;
   /** Milliseconds after submission until it is aborted; left out: never. */

@@ -2,6 +2,7 @@
 import { Batch } from '../batch/batch';
 import { ColumnMemory } from '../batch/column_memory';
 import { offsetsOf } from '../batch/layout';
+import type { PromptImage } from '../batch/prompt_image';
 
 /** n sequences per prompt, with their prompts in them, and room for their responses. */
 export class SampledColumns {
@@ -10,6 +11,8 @@ export class SampledColumns {
   readonly tokens: Int32Array;
   /** [ΣR] */
   readonly rolloutLogProbs: Float32Array;
+  /** [size] of the prompts. */
+  private readonly images: (readonly PromptImage[])[] | null;
   private readonly promptLens: Int32Array;
   private readonly seqOffsets: Int32Array;
   private readonly responseOffsets: Int32Array;
@@ -30,6 +33,9 @@ export class SampledColumns {
     this.tokens = memory.int32(this.seqOffsets[this.size] as number);
     this.rolloutLogProbs = memory.float32(this.responseOffsets[this.size] as number);
     const ids = prompts.get('tokens');
+    this.images = prompts.has('images')
+      ? Array.from({ length: this.size }, (_, j) => prompts.get('images')[Math.floor(j / n)] ?? [])
+      : null;
     for (let j = 0; j < this.size; j++) {
       const i = Math.floor(j / n);
       this.tokens.set(ids.subarray(prompts.seqOffsets[i], prompts.seqOffsets[i + 1]), this.seqOffsets[j]);
@@ -56,7 +62,12 @@ export class SampledColumns {
   batch(routedExperts: Uint8Array[] | null): Batch {
     const { tokens, promptLens, responseLens, rolloutLogProbs } = this;
     const responseMask = this.memory.uint8(rolloutLogProbs.length).fill(1);
-    const columns = { responseMask, rolloutLogProbs, ...(routedExperts === null ? {} : { routedExperts }) };
+    const columns = {
+      responseMask,
+      rolloutLogProbs,
+      ...(routedExperts === null ? {} : { routedExperts }),
+      ...(this.images === null ? {} : { images: this.images }),
+    };
     return Batch.fromRagged({ tokens, promptLens, responseLens, columns }, { adopt: true });
   }
 }

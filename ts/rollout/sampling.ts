@@ -10,6 +10,7 @@ import {
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { Batch, type Seqs } from '../batch/batch';
+import type { PromptImage } from '../batch/prompt_image';
 import type { SamplingParams } from './request';
 import { SampledColumns } from './sampled_columns';
 
@@ -81,7 +82,12 @@ export function resolveSampling(where: string, o: SamplingOptions): ResolvedSamp
 }
 
 /** Prompts as a batch without responses: the form in which they are checked and cut over ranks. */
-export function promptsBatch(where: string, prompts: Seqs, n: number): Batch {
+export function promptsBatch(
+  where: string,
+  prompts: Seqs,
+  n: number,
+  images: readonly (readonly PromptImage[])[] | null = null,
+): Batch {
   if (typeof prompts !== 'object' || prompts === null || !Number.isInteger(prompts.length))
     throw badOption(where, `prompts: expected an array of token ids per prompt but got ${show(prompts)}`);
   if (prompts.length * n > RUN_LIMITS.sequences) {
@@ -93,6 +99,7 @@ export function promptsBatch(where: string, prompts: Seqs, n: number): Batch {
   return Batch.fromSequences(
     prompts,
     Array.from({ length: prompts.length }, () => new Int32Array(0)),
+    images === null ? {} : { images },
   );
 }
 

@@ -30,6 +30,7 @@ import {
 import { rolloutOptions } from '../roles/settings';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
+import { checkImages } from './check_images';
 import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
 import type { Metrics } from './metrics/metrics';
@@ -133,6 +134,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   checkTeachers(config);
+  checkImages(config, needs);
   checkLayouts(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;

@@ -9,7 +9,7 @@ import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rol
 import { type Collected, collectResponses } from './agent_rollout';
 import type { CollectContext } from './collect';
 import type { StreamedPrompt } from './prompt_stream';
-import { withPrompts } from './rollout';
+import { imagesOf, withPrompts } from './rollout';
 
 /** Of one trajectory: more than there ever are. */
 const MOST_CALLS = 2 ** 20;
@@ -47,7 +47,7 @@ export async function collectGroup(
   const sampled = await sampleGroup(
     engines.rollout,
     {
-      prompts: promptsBatch('rollout', [prompt.tokens], n),
+      prompts: promptsBatch('rollout', [prompt.tokens], n, imagesOf([prompt])),
       n,
       sampling: shared,
       seeds,
@@ -70,8 +70,9 @@ async function sampleGroup(
   if (engine.submitBatch !== undefined) return await unlessAborted(engine.submitBatch(request), signal);
   const { prompts, n, sampling, seeds, priority } = request;
   const promptIds = prompts.prompt(0);
+  const images = prompts.has('images') ? { images: prompts.get('images')[0] ?? [] } : {};
   const handles = Array.from(seeds, (seed) =>
-    engine.submit({ promptIds, sampling: { ...sampling, seed }, priority }),
+    engine.submit({ promptIds, sampling: { ...sampling, seed }, priority, ...images }),
   );
   const end = (): void => {
     for (const handle of handles) handle.abort();

@@ -1,6 +1,7 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { Batch } from '../batch/batch';
+import type { PromptImage } from '../batch/prompt_image';
 import { firstWithPrompt } from '../batch/prompts';
 import type { RewardManager, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
@@ -17,12 +18,18 @@ export interface Prompt {
   extraInfo: Record<string, unknown>;
   /** The prompt as its row has it: text, or messages. A reward model with a tokenizer of its own needs it. */
   rawPrompt?: unknown;
+  /** Of the prompt, in order; of a model that reads images. */
+  images?: readonly PromptImage[];
 }
 
 /** Turns token ids back into text. */
 export interface Decoder {
   decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string;
 }
+
+/** Of each prompt; null: of a model that reads text alone. */
+export const imagesOf = (prompts: readonly Prompt[]): (readonly PromptImage[])[] | null =>
+  prompts.some(({ images }) => images !== undefined) ? prompts.map(({ images = [] }) => images) : null;
 
 /**
  * `n` responses per prompt, grouped by prompt, with the columns uid (equal for responses to one prompt), dataSource,
@@ -38,6 +45,7 @@ export async function generateResponses(
     engine,
     prompts.map((prompt) => prompt.tokens),
     sampling,
+    { images: imagesOf(prompts) },
   );
   return withPrompts(batch, prompts, (index) => `${uidPrefix}-${index}`);
 }

@@ -2,6 +2,7 @@ import type { ResolvedSftConfig } from '../config/config';
 import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
 import { SftDataset, type SftDatasetOptions, type SftSample } from '../data/sft_dataset';
+import { imageReading } from './image_reading';
 import { loadTokenizer } from './training_data';
 
 /** An endless stream of training batches whose position can be kept and restored. */
@@ -24,6 +25,7 @@ export interface SftData {
 export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.model);
+  const images = imageReading(config.model.path, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
     const options: SftDatasetOptions = {
@@ -41,6 +43,8 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       shuffle: data.shuffle,
       seed,
       chatTemplateArguments: data.apply_chat_template_kwargs,
+      imageKey: data.image_key,
+      images,
     };
     const dataset = await SftDataset.open(paths, tokenizer, options);
     return SampleSource.of<SftSample>(dataset, { kind: 'sft', paths, tokenizer: tokenizer.source, options });

@@ -243,6 +243,11 @@ function sftBatch(examples: readonly SftSample[]): Batch {
   return Batch.fromSequences(
     examples.map((example) => example.prompt),
     examples.map((example) => example.response),
-    { responseMask: examples.flatMap((example) => Array.from(example.lossMask)) },
+    {
+      responseMask: examples.flatMap((example) => Array.from(example.lossMask)),
+      ...(examples[0]?.images === undefined
+        ? {}
+        : { images: examples.map(({ images = [] }) => images) }),
+    },
   );
 }

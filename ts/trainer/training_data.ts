@@ -5,6 +5,7 @@ import { SampleSource } from '../data/reading/sample_source';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
+import { imageReading } from './image_reading';
 import type { Decoder, Prompt } from './rollout';
 
 /** An endless stream of training batches whose position can be kept and restored. */
@@ -113,6 +114,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
+  const images = imageReading(config.actor_rollout_ref.model.path, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<Prompts> => {
     const options: RlDatasetOptions = {
@@ -126,6 +128,8 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
       seed,
       chatTemplateArguments: data.apply_chat_template_kwargs,
       tools,
+      imageKey: data.image_key,
+      images,
     };
     const dataset = await RlDataset.open(paths, tokenizer, options);
     const spec = { kind: 'rl', paths, tokenizer: tokenizer.source, options } as const;

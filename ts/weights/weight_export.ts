@@ -116,7 +116,7 @@ export function exportWeights(engine: RoleEngine, o: WeightExportOptions): Weigh
   if (o.lora !== undefined && engine.lora === null)
     throw badOption(where, `lora: the ${engine.role} was created without the option lora: leave it out`);
   const adapter = engine.lora !== null && lora === 'adapter' ? engine.lora : null;
-  const kind = engine.lora !== null && adapter === null ? 'merged' : 'param';
+  const kind = adapter === null ? engine.exportKind : 'param';
   const mapping = adapter?.mapping ?? engine.model.mapping;
   return new WeightExport(engine, kind, planBuckets(where, mapping, dtype, bucketBytes));
 }

@@ -1,5 +1,7 @@
 // Responses that stay in a worker until all of a batch are there: its controller is told their lengths, finds a place for each, and takes them once.
 import type {
+  NativeImage,
+  NativeImageBatch,
   NativeRequestSampling,
   NativeRolloutCommands,
   NativeRolloutOutput,
@@ -13,6 +15,8 @@ export interface BatchSubmission {
   /** Tokens of P prompts behind each other. */
   prompts: Int32Array;
   promptLens: Int32Array; // [P]
+  /** null: none has any. */
+  images: NativeImageBatch | null; // of P prompts
   /** Of each prompt; their sum is R. */
   samples: Int32Array; // [P]
   seeds: BigUint64Array; // [R]
@@ -106,6 +110,8 @@ interface KeptBatch {
   responses: GrowingResponse[] | null;
 }
 
+const NO_IMAGES = new Int32Array(0);
+
 /** Of one engine. */
 export class KeptResponses {
   private readonly batches = new Map<number, KeptBatch>();
@@ -118,8 +124,9 @@ export class KeptResponses {
     native: (commands: NativeRolloutCommands) => Promise<NativeRolloutTurn>,
   ): Promise<RolloutTurn> {
     // Not by spread: a batch may have more requests than a call has arguments.
-    const submit = batches.reduce((all, batch) => all.concat(this.submit(batch)), commands.submit);
-    const turn = await native({ ...commands, submit });
+    const images = [...commands.images];
+    const submit = batches.reduce((all, batch) => all.concat(this.submit(batch, images)), commands.submit);
+    const turn = await native({ ...commands, submit, images });
     return { ...turn, ...this.sorted(turn.outputs) };
   }
 
@@ -159,17 +166,25 @@ export class KeptResponses {
     if (batch.left === 0) this.forget(firstId);
   }
 
-  private submit(batch: BatchSubmission): NativeRolloutRequest[] {
+  /** Adds those of the batch to the images of the commands. */
+  private submit(batch: BatchSubmission, all: NativeImage[]): NativeRolloutRequest[] {
+    const { images: own } = batch;
+    const before = all.length;
+    all.push(...(own?.all ?? []));
     const { firstId, prompts, promptLens, samples, seeds, sampling, priority, keeps, versions } = batch;
     const requests: NativeRolloutRequest[] = [];
     let start = 0;
     for (const [i, length] of promptLens.entries()) {
       const prompt = prompts.subarray(start, start + length);
       start += length;
+      const images =
+        own === null
+          ? NO_IMAGES
+          : own.indices.subarray(own.offsets[i], own.offsets[i + 1]).map((image) => before + image);
       for (let k = samples[i] as number; k > 0; k--) {
         const place = requests.length;
         const seedAndSalt = BigUint64Array.of(seeds[place] as bigint, 0n);
-        requests.push({ id: firstId + place, prompt, sampling, seedAndSalt, priority });
+        requests.push({ id: firstId + place, prompt, sampling, seedAndSalt, priority, images });
       }
     }
     const responses = keeps ? requests.map(() => new GrowingResponse()) : null;

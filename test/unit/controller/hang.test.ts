@@ -74,6 +74,7 @@ test('a first call has no limit, and neither has one of more work than it takes'
     seqOffsets: Int32Array.of(0, length),
     promptLens: Int32Array.of(1),
     routedExperts: null,
+    images: null,
   });
   const values = (length: number) =>
     (group as WorkerGroup).callRank(0, 'actor', 'computeValues', [batch(length)]);

@@ -208,7 +208,7 @@ describe('bad files', () => {
         code: 'INVALID_DATA',
         message: expect.stringMatching(
           new RegExp(
-            `data\\.jsonl:3: expected the column '${name}' to be empty, got 2: models here read text only`,
+            `data\\.jsonl:3: expected the column '${name}' to be empty, got 2: the model reads text only`,
           ),
         ),
       });

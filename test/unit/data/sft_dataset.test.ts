@@ -50,7 +50,7 @@ it('a pair has its loss on the response and the end token', async () => {
 it('an example with images is refused, because the model would not see them', async () => {
   const rows = [{ prompt: 'ab', response: 'cd', images: ['a.png'] }];
   await expect(read(rows)).rejects.toThrow(
-    /:1: expected the column 'images' to be empty, got 1: models here read text/,
+    /:1: expected the column 'images' to be empty, got 1: the model reads text only/,
   );
 });
 

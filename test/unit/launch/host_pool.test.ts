@@ -84,6 +84,7 @@ test('workers of two hosts are one group: ranks, local ranks, shares of the core
       seqOffsets: Int32Array.of(0, 1),
       promptLens: Int32Array.of(0),
       routedExperts: null,
+      images: null,
     },
   ]);
   expect(values.map((array) => array[0])).toEqual([0, 0.5, 1, 1.5]);

@@ -77,6 +77,7 @@ test('tracing logs each call with its arguments in short, and how it ended', asy
     seqOffsets: new Int32Array(2),
     promptLens: new Int32Array(1),
     routedExperts: null,
+    images: null,
   };
   await expect(binding.computeValues(engine, batch)).rejects.toThrow('no');
   spy.mockRestore();

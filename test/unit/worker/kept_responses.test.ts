@@ -11,6 +11,7 @@ const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
   firstId: 10,
   prompts: Int32Array.of(1, 2, 3),
   promptLens: Int32Array.of(2, 1),
+  images: null,
   samples: Int32Array.of(3, 1),
   seeds: BigUint64Array.of(5n, 6n, 7n, 8n),
   sampling,
@@ -19,7 +20,7 @@ const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
   versions: false,
   ...more,
 });
-const none = { submit: [], batches: [], abort: [], masks: [], milliseconds: 1 };
+const none = { images: [], submit: [], batches: [], abort: [], masks: [], milliseconds: 1 };
 
 const output = (
   id: number,
@@ -54,7 +55,8 @@ function turnOf(
 
 test('a batch is single requests for the engine, behind those that came one by one', async () => {
   const given: NativeRolloutCommands[] = [];
-  const single = { id: 3, prompt: Int32Array.of(9), sampling, seedAndSalt: BigUint64Array.of(1n, 2n) };
+  const images = new Int32Array(0);
+  const single = { id: 3, prompt: Int32Array.of(9), sampling, seedAndSalt: BigUint64Array.of(1n, 2n), images };
   await new KeptResponses().turn(
     { ...none, submit: [{ ...single, priority: 2 }], batches: [batch()] },
     async (commands) => {

@@ -79,7 +79,7 @@ export const actorSection = {
   engine: ignored('there is one engine'),
   load_weight: ignored('weights are always loaded'),
   use_prefix_grouper: ignored('the prompt of a group is always computed once'),
-  freeze_vision_tower: needs('images', false),
+  freeze_vision_tower: field(bool, false, 'Train the decoder alone of a model that reads images.'),
   router_replay: routerReplaySection,
   state_masking: fixed([true], 'tokens of observations never carry a gradient'),
   qat: QAT,

@@ -19,6 +19,21 @@ import {
   strings,
 } from './field';
 
+export const imageKey = field(
+  str,
+  'images',
+  'Column of images, for a model that reads them; `<image>` in the text of a message is the place of the next one.',
+);
+
+export const processorSection = {
+  min_pixels: field(
+    orNull(count('pixels')),
+    null,
+    'Of an image as the model reads it, at least; null: as its directory says.',
+  ),
+  max_pixels: field(orNull(count('pixels')), null, 'At most; null: as the directory of the model says.'),
+};
+
 export const dataSection = {
   train_files: required(strings, 'Training prompts: parquet, JSON or JSONL files.'),
   val_files: field(orNull(strings), null, 'Validation prompts; null: no validation.'),
@@ -36,8 +51,8 @@ export const dataSection = {
   filter_overlong_prompts_workers: ignored('prompts are tokenized as they come; see docs/data.md'),
   truncation: field(choice('error', 'left', 'right', 'middle'), 'error', 'What to do with longer prompts.'),
   apply_chat_template_kwargs: field(mapping, {}, 'Further variables of the chat template.'),
-  return_multi_modal_inputs: ignored('models are text only'),
-  image_patch_size: ignored('models are text only'),
+  return_multi_modal_inputs: ignored('images travel with their prompts always'),
+  image_patch_size: ignored('that of the model holds'),
   tool_config_path: fixed([null], 'tools are named in actor_rollout_ref.rollout.agent'),
   gen_batch_size: derived(
     count('sequences'),
@@ -52,9 +67,9 @@ export const dataSection = {
   return_raw_input_ids: ignored('prompts travel as token ids'),
   return_raw_chat: ignored('prompts travel as token ids'),
   return_full_prompt: ignored('prompts travel as token ids'),
-  image_key: needs('images', 'images'),
+  image_key: imageKey,
   video_key: needs('videos', 'videos'),
-  mm_processor_kwargs: needs('images', {}),
+  mm_processor_kwargs: processorSection,
   trust_remote_code: ignored('data sets are data: no code is run from them'),
   tokenizer: moved('actor_rollout_ref.model.tokenizer_path'),
   use_shm: ignored('files are read where they are'),

@@ -51,8 +51,8 @@ export const megatronLora = {
   dtype: ignored('adapters have float32 masters, and are computed in the dtype of the engine'),
   a2a_experimental: ignored('how ranks exchange the rows of an adapter changes nothing'),
   fully_sharded_loras: ignored('how an inference engine cuts adapters over its ranks changes nothing'),
-  freeze_vision_model: ignored('models read text only'),
-  freeze_vision_projection: ignored('models read text only'),
+  freeze_vision_model: ignored('adapters are on the decoder; a tower for images beside them is frozen'),
+  freeze_vision_projection: ignored('adapters are on the decoder; a tower for images beside them is frozen'),
   freeze_language_model: ignored('it belongs to vlm_lora: plain LoRA freezes the model'),
 };
 

@@ -84,7 +84,7 @@ export const rolloutSection = {
   mtp: MTP,
   prometheus: ignored(ROLLOUT_ENGINE),
   cudagraph_capture_sizes: ignored(ROLLOUT_ENGINE),
-  limit_images: needs('images'),
+  limit_images: ignored('a prompt may have any number of images'),
   agent: agentSection,
   n_agent: moved('n'),
   nnodes: field(

@@ -1,4 +1,5 @@
 import { RUN_LIMITS } from '../../base/limits';
+import { imageKey, processorSection } from './data_section';
 import { faultSection } from './fault_section';
 import {
   above,
@@ -104,6 +105,8 @@ export const sftSchema = {
     shuffle: field(bool, true, 'Draw the examples in a new order every epoch.'),
     seed: field(orNull(int()), null, 'Seed of the order; null: trainer.seed.'),
     apply_chat_template_kwargs: field(mapping, {}, 'Further variables of the chat template.'),
+    image_key: imageKey,
+    mm_processor_kwargs: processorSection,
   },
   model: {
     path: required(str, 'Hugging Face directory.'),

@@ -1,7 +1,9 @@
 // A batch of requests in the native engine, from submission to its columns. Its responses stay in the workers until all lengths are known.
 import type { Batch } from '../../batch/batch';
 import type { ColumnMemory } from '../../batch/column_memory';
+import type { PromptImage } from '../../batch/prompt_image';
 import { runsOf } from '../../engine/batch_part';
+import { imagesOf } from '../../engine/image_batch';
 import type { NativeRequestSampling } from '../../native/bridge';
 import type { BatchSubmission, EndedRequests, TakenResponses } from '../../worker/kept_responses';
 import { gathered, land } from '../../worker/message_arrays';
@@ -25,7 +27,7 @@ export class BatchShare {
   readonly samples: number[] = [];
   left = 0;
   firstId = 0;
-  private readonly prompts: { tokens: Int32Array; samples: number }[] = [];
+  private readonly prompts: { tokens: Int32Array; images: readonly PromptImage[]; samples: number }[] = [];
   private open: Uint8Array = new Uint8Array(0);
 
   constructor(
@@ -33,10 +35,10 @@ export class BatchShare {
     private readonly batch: LiveBatch,
   ) {}
 
-  add(sample: number, prompt: Int32Array): void {
+  add(sample: number, prompt: Int32Array, images: readonly PromptImage[]): void {
     const last = this.prompts.at(-1);
     if (last?.tokens === prompt) last.samples++;
-    else this.prompts.push({ tokens: prompt, samples: 1 });
+    else this.prompts.push({ tokens: prompt, images, samples: 1 });
     this.samples.push(sample);
   }
 
@@ -53,6 +55,7 @@ export class BatchShare {
         new Int32Array(0),
       ),
       promptLens: Int32Array.from(this.prompts, ({ tokens }) => tokens.length),
+      images: imagesOf(this.prompts.map(({ images }) => images)),
       samples: Int32Array.from(this.prompts, ({ samples }) => samples),
       seeds: BigUint64Array.from(this.samples, (j) => request.seeds[j] as bigint),
       sampling,
@@ -133,6 +136,7 @@ export class LiveBatch {
   place(placement: Placement): BatchShare[] {
     const { prompts, n } = this.request;
     const tokens = prompts.get('tokens');
+    const images = prompts.has('images') ? prompts.get('images') : null;
     const byRank = new Map<number, BatchShare>();
     for (let i = 0; i < prompts.size; i++) {
       const promptIds = tokens.subarray(prompts.seqOffsets[i], prompts.seqOffsets[i + 1]);
@@ -140,7 +144,7 @@ export class LiveBatch {
         const rank = placement.place({ promptIds, request: {} });
         const share = byRank.get(rank) ?? new BatchShare(rank, this);
         byRank.set(rank, share);
-        share.add(i * n + k, promptIds);
+        share.add(i * n + k, promptIds, images?.[i] ?? []);
       }
     }
     this.shares = [...byRank.values()];

@@ -8,8 +8,8 @@ import type { LiveRequest } from './live_request';
 export class NativeRequests {
   private last: { of: SharedSampling; sampling: NativeRequestSampling } | null = null;
 
-  /** `request` in the form that the core takes. */
-  of({ id, promptIds, sampling, request }: LiveRequest): NativeRolloutRequest {
+  /** `request` in the form that the core takes, without the numbers of its images. */
+  of({ id, promptIds, sampling, request }: LiveRequest): Omit<NativeRolloutRequest, 'images'> {
     if (this.last?.of !== sampling) this.last = { of: sampling, sampling: nativeSampling(sampling) };
     return {
       id,

@@ -1,4 +1,5 @@
 // The requests of one rank: turns of its engine follow each other for as long as there are any.
+import { ImageTable } from '../../engine/image_batch';
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn } from '../../worker/kept_responses';
@@ -31,6 +32,8 @@ export class RankLoop {
   /** Of batches, by the id of their first request. */
   private readonly shares = new Map<number, BatchShare>();
   private readonly native = new NativeRequests();
+  /** Of the requests in `commands`. */
+  private images = new ImageTable();
   private commands: RolloutCommands = none();
   private underWay = 0;
   /** The engine has nothing to do until something is said to it. */
@@ -50,7 +53,8 @@ export class RankLoop {
 
   submit(request: LiveRequest): void {
     this.live.set(request.id, request);
-    this.commands.submit.push(this.native.of(request));
+    const images = Int32Array.from(request.request.images ?? [], (image) => this.images.add(image));
+    this.commands.submit.push({ ...this.native.of(request), images });
   }
 
   /** `firstId`: ids of the share's requests begin here. */
@@ -86,6 +90,7 @@ export class RankLoop {
   fail(error: unknown): void {
     const abort = [...this.commands.abort, ...this.openIds()];
     this.commands = { ...none(), abort };
+    this.images = new ImageTable();
     for (const request of [...this.live.values()]) {
       request.fail(error);
       this.drop(request);
@@ -102,8 +107,9 @@ export class RankLoop {
   }
 
   private async turn(): Promise<void> {
-    const { commands } = this;
+    const commands = { ...this.commands, images: this.images.all };
     this.commands = none();
+    this.images = new ImageTable();
     this.resting = false;
     this.underWay++;
     try {
@@ -171,6 +177,7 @@ export class RankLoop {
 }
 
 const none = (): RolloutCommands => ({
+  images: [],
   submit: [],
   batches: [],
   abort: [],

@@ -64,6 +64,11 @@ export class RemoteRollout implements RolloutEngine {
   submit(request: RolloutRequest): RolloutHandle {
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
     const { protocol, vocabSize, eosTokenIds } = this.options;
+    if ((request.images ?? []).length > 0)
+      throw badOption(
+        'rollout',
+        `${protocol.name} is sent token ids alone: expected prompts without images (rollout.name troupe reads them)`,
+      );
     const sampling = checkRequest(request, { vocabSize, maxTokens: this.maxTokens, eosTokenIds });
     const reason =
       sampling.constraint === undefined

@@ -1,0 +1,102 @@
+// Pixels into rows, in the order of transformers' image processor of Qwen2-VL.
+#include "model/image_patches.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.h"
+
+namespace troupe {
+
+namespace {
+
+// Places between the learned positions of one axis, and how near each is: of `index` among `size` patches.
+struct Taps {
+  std::array<int64_t, 2> place;
+  std::array<float, 2> weight;
+};
+
+Taps taps(int64_t index, int64_t size, int64_t side) {
+  // float32, as transformers has it.
+  const float source = static_cast<float>(index * (side - 1)) / static_cast<float>(std::max<int64_t>(size - 1, 1));
+  const float below = std::floor(source);
+  const auto first = static_cast<int64_t>(below);
+  const float beyond = source - below;
+  return {{first, std::min(first + 1, side - 1)}, {1 - beyond, beyond}};
+}
+
+}  // namespace
+
+ImageTokens image_tokens(const VisionConfig& config) {
+  return {static_cast<int32_t>(config.image_token), config.patch_size * config.merge_size};
+}
+
+ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>& images) {
+  const int64_t patch = config.patch_size, merge = config.merge_size, frames = config.temporal_patch_size;
+  const int64_t area = patch * patch, merged = merge * merge, side = config.position_side;
+  ImagePatches all;
+  int64_t rows = 0;
+  std::vector<int64_t> token_rows;
+  for (const Image& image : images) {
+    const int64_t count = image.height / patch * (image.width / patch);
+    all.segments.push_back({rows, rows + count, -1});
+    for (int64_t token = 0; token < count / merged; ++token) token_rows.push_back(rows / merged + token);
+    rows += round_up(count, kRowTile);
+  }
+  all.token_rows = at::tensor(token_rows, at::kLong);
+  all.values = at::zeros({rows, config.patch_values()});
+  for (size_t tap = 0; tap < 4; ++tap) {
+    all.positions[tap] = at::zeros({rows}, at::kLong);
+    all.weights[tap] = at::zeros({rows});
+  }
+  const int64_t axis = config.head_dim() / 4;
+  const at::Tensor angles = at::zeros({rows, 2 * axis}, at::kDouble);
+  double* angle = angles.data_ptr<double>();
+  // As transformers' fast processors fuse the scaling of bytes with mean and deviation: in float32.
+  std::array<float, 3> mean, deviation;
+  for (size_t channel = 0; channel < 3; ++channel) {
+    mean[channel] = static_cast<float>(config.pixel_mean[channel] * 255);
+    deviation[channel] = static_cast<float>(config.pixel_std[channel] * 255);
+  }
+  for (size_t i = 0; i < images.size(); ++i) {
+    const Image& image = images[i];
+    const int64_t height = image.height / patch, width = image.width / patch;
+    const auto* pixels = image.pixels.const_data_ptr<uint8_t>();
+    parallel_items(all.segments[i].size(), [&](int64_t within) {
+      const int64_t block = within / merged, inside = within % merged;
+      const int64_t row = block / (width / merge) * merge + inside / merge;
+      const int64_t column = block % (width / merge) * merge + inside % merge;
+      const int64_t at = all.segments[i].begin + within;
+      float* values = all.values.data_ptr<float>() + at * config.patch_values();
+      for (int64_t channel = 0; channel < 3; ++channel) {
+        float* first = values + channel * frames * area;
+        for (int64_t y = 0; y < patch; ++y) {
+          const uint8_t* line = pixels + ((row * patch + y) * image.width + column * patch) * 3 + channel;
+          for (int64_t x = 0; x < patch; ++x) {
+            const auto c = static_cast<size_t>(channel);
+            first[y * patch + x] = (static_cast<float>(line[3 * x]) - mean[c]) / deviation[c];
+          }
+        }
+        for (int64_t frame = 1; frame < frames; ++frame) std::copy(first, first + area, first + frame * area);
+      }
+      const Taps vertical = taps(row, height, side), horizontal = taps(column, width, side);
+      for (size_t tap = 0; tap < 4; ++tap) {
+        const size_t v = tap / 2, h = tap % 2;
+        all.positions[tap].data_ptr<int64_t>()[at] = vertical.place[v] * side + horizontal.place[h];
+        all.weights[tap].data_ptr<float>()[at] = vertical.weight[v] * horizontal.weight[h];
+      }
+      for (int64_t f = 0; f < axis; ++f) {
+        const double frequency = config.rope_inv_freq[static_cast<size_t>(f)];
+        angle[at * 2 * axis + f] = static_cast<double>(row) * frequency;
+        angle[at * 2 * axis + axis + f] = static_cast<double>(column) * frequency;
+      }
+    });
+  }
+  all.cos = angles.cos().to(at::kFloat);
+  all.sin = angles.sin().to(at::kFloat);
+  return all;
+}
+
+}  // namespace troupe

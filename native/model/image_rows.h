@@ -1,0 +1,38 @@
+// Images among the rows of a decoder.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/block.h"
+#include "model/vision_tower.h"
+
+namespace troupe {
+
+// Rows that are tokens of images, and what a tower made of these.
+struct ImageRows {
+  at::Tensor rows;  // [tokens] int64, each once; undefined: there are none
+  ImageFeatures features;
+
+  bool any() const { return rows.defined(); }
+  // Into the embeddings x [T, H].
+  void place(const at::Tensor& x) const;
+  // To the output x [T, H] of a layer.
+  void add(int64_t layer, const at::Tensor& x) const;
+  // Whether add() does something there.
+  bool adds(int64_t layer) const {
+    return any() && layer < static_cast<int64_t>(features.deepstack.size());
+  }
+  // Of the gradient d [T, H], what belongs to these rows.
+  at::Tensor gradient(const at::Tensor& d) const { return d.index_select(0, rows); }
+};
+
+// Tables of rows that turn by several positions each: row r of the result is made of the rows
+// positions[0..2][r] of `table`, of each the frequencies that VisionConfig::rope_sections gives it. positions
+// [3, n] int32, on the device of the tables.
+RotaryTable rows_that_turn(const RotaryTable& table, const at::Tensor& positions,
+                           const std::vector<int64_t>& sections);
+
+}  // namespace troupe

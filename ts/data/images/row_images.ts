@@ -1,0 +1,146 @@
+// The images of a row: from what the row has to what a model is given, and into its prompt.
+import { show } from '../../base/text';
+import type { PromptImage } from '../../batch/prompt_image';
+import { TroupeError } from '../../errors';
+import type { ImageProcessor } from '../../model/image_processor';
+import { isConversation } from '../prompt';
+import { type Row, refuseMedia } from '../row';
+import { resizeBicubic } from './bicubic';
+import { decodeImage, imageSize } from './decode';
+import { imageBytes } from './image_source';
+import { smartResize } from './smart_resize';
+
+/** What stands in the text of a message for the next image of the row, as in verl. */
+const PLACEHOLDER = '<image>';
+
+/** How a model reads images: their size, and the token that stands for their parts. */
+export interface ImageReading extends ImageProcessor {
+  imageToken: number;
+}
+
+/** Errors are TroupeError INVALID_DATA, or IO for files that cannot be read, and name row and image. */
+export class RowImages {
+  private constructor(
+    private readonly values: readonly unknown[],
+    private readonly reading: ImageReading | null,
+    private readonly dataFile: string,
+    private readonly where: string,
+  ) {}
+
+  /** `reading` null: the model reads text alone, and a row with images is refused. */
+  static of(row: Row, key: string, reading: ImageReading | null, dataFile: string, where: string): RowImages {
+    refuseMedia(row, where, reading === null ? null : key);
+    return new RowImages(reading === null ? [] : valuesOf(row[key], key, where), reading, dataFile, where);
+  }
+
+  get count(): number {
+    return this.values.length;
+  }
+
+  /**
+   * A prompt with the images in it: each `<image>` in the text of a message becomes a part of its own, as in verl's RLHFDataset. Without images it
+   * is what it was. There must be as many places as images.
+   */
+  inPrompt(prompt: unknown): unknown {
+    if (this.count === 0) return prompt;
+    if (!isConversation(prompt))
+      throw this.invalid(
+        `expected the prompt of a row with images to be a list of {role, content}, got ${show(prompt)}`,
+      );
+    let places = 0;
+    const given = prompt.map((message) => {
+      const { content } = message;
+      if (Array.isArray(content)) {
+        places += content.filter((part) => (part as { type?: unknown } | null)?.type === 'image').length;
+        return message;
+      }
+      if (typeof content !== 'string') return message;
+      const texts = content.split(PLACEHOLDER);
+      places += texts.length - 1;
+      const parts = texts.flatMap((text, i) => [
+        ...(i === 0 ? [] : [{ type: 'image' }]),
+        ...(text === '' ? [] : [{ type: 'text', text }]),
+      ]);
+      return { ...message, content: parts };
+    });
+    if (places === this.count) return given;
+    throw this.invalid(
+      `the prompt has a place (${PLACEHOLDER}) for ${places} images, and the row has ${this.count}: expected as many`,
+    );
+  }
+
+  /** In the size in which the model reads them. */
+  async read(): Promise<PromptImage[]> {
+    const images: PromptImage[] = [];
+    for (const [i, value] of this.values.entries()) {
+      const at = `${this.where}, image ${i}`;
+      const { height, width, pixels } = await decodeImage(await imageBytes(value, this.dataFile, at), at);
+      const [tall, wide] = this.newSize(height, width, at);
+      images.push({ height: tall, width: wide, pixels: resizeBicubic(pixels, height, width, tall, wide) });
+    }
+    return images;
+  }
+
+  /** How many tokens stand for all of them, from their sizes alone. */
+  async countTokens(): Promise<number> {
+    let tokens = 0;
+    for (const [i, value] of this.values.entries()) {
+      const at = `${this.where}, image ${i}`;
+      const { height, width } = await imageSize(await imageBytes(value, this.dataFile, at), at);
+      const [tall, wide] = this.newSize(height, width, at);
+      tokens += this.tokensOf({ height: tall, width: wide });
+    }
+    return tokens;
+  }
+
+  /** The ids of a prompt in which a token stands for each image, with as many as each has parts. */
+  inTokens(tokens: Int32Array, images: readonly PromptImage[]): Int32Array {
+    if (this.reading === null) return tokens;
+    const { imageToken } = this.reading;
+    const places = tokens.reduce((count, token) => count + (token === imageToken ? 1 : 0), 0);
+    if (places !== images.length)
+      throw this.invalid(
+        `the tokens of the prompt have ${places} with id ${imageToken}, which stands for an image, and the row has ${images.length} images: ` +
+          'expected as many (is the chat template that of a model which reads images?)',
+      );
+    const counts = images.map((image) => this.tokensOf(image));
+    const out = new Int32Array(tokens.length - places + counts.reduce((a, b) => a + b, 0));
+    let at = 0;
+    let image = 0;
+    for (const token of tokens) {
+      const count = token === imageToken ? (counts[image++] as number) : 1;
+      out.fill(token, at, at + count);
+      at += count;
+    }
+    return out;
+  }
+
+  private tokensOf({ height, width }: Pick<PromptImage, 'height' | 'width'>): number {
+    const { patchSize, mergeSize } = this.reading as ImageReading;
+    return (height / (patchSize * mergeSize)) * (width / (patchSize * mergeSize));
+  }
+
+  private newSize(height: number, width: number, at: string): [number, number] {
+    const size = smartResize(height, width, this.reading as ImageReading);
+    if (size !== null) return size;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${at}: ${height} x ${width} pixels: expected sides of which one is at most 200 times the other`,
+    );
+  }
+
+  private invalid(message: string): TroupeError {
+    return new TroupeError('INVALID_DATA', `[data] ${this.where}: ${message}`);
+  }
+}
+
+/** A list, one, or nothing. */
+function valuesOf(value: unknown, key: string, where: string): readonly unknown[] {
+  if (value === undefined || value === null) return [];
+  if (Array.isArray(value)) return value;
+  if (typeof value === 'object' || typeof value === 'string') return [value];
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: expected '${key}' to be a list of images, got ${show(value)}`,
+  );
+}

@@ -1,0 +1,86 @@
+// How a model's images are brought into the size and the numbers that its tower reads: preprocessor_config.json.
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import { MODEL_LIMITS } from '../base/limits';
+import { readRegularFile } from '../base/regular_file';
+import { reasonOf } from '../base/text';
+import { TroupeError } from '../errors';
+import { firstIssue } from './issue';
+
+/** What is done to an image, as transformers' Qwen2VLImageProcessor does it. */
+export interface ImageProcessor {
+  /** Pixels of the whole image, at least and at most. */
+  minPixels: number;
+  maxPixels: number;
+  /** Pixels on a side of a patch, and patches on a side of what one token stands for. */
+  patchSize: number;
+  mergeSize: number;
+  /** [3] of pixels between 0 and 1. */
+  mean: number[];
+  std: number[];
+}
+
+const pixels = z.number().int().positive().max(2 ** 30);
+const size = z.number().int().positive().max(MODEL_LIMITS.headDim);
+const channels = z.array(z.number()).length(3);
+const schema = z.object({
+  size: z.object({ shortest_edge: pixels.nullish(), longest_edge: pixels.nullish() }).nullish(),
+  min_pixels: pixels.nullish(),
+  max_pixels: pixels.nullish(),
+  patch_size: size,
+  merge_size: size,
+  image_mean: channels,
+  image_std: channels,
+  do_resize: z.literal(true).nullish(),
+  do_rescale: z.literal(true).nullish(),
+  do_normalize: z.literal(true).nullish(),
+  rescale_factor: z.literal(1 / 255).nullish(),
+  /** Bicubic. */
+  resample: z.literal(3).nullish(),
+});
+
+/**
+ * Of a model directory: preprocessor_config.json, or the `image_processor` of processor_config.json, as transformers 5 saves it.
+ * @throws TroupeError INVALID_MODEL naming file and key
+ */
+export function readImageProcessor(dir: string): ImageProcessor {
+  const [file, whole] = readAny(dir);
+  const raw = (whole['image_processor'] ?? whole) as Record<string, unknown>;
+  const parsed = schema.safeParse(raw);
+  if (!parsed.success)
+    throw new TroupeError('INVALID_MODEL', `[model] ${file}: ${firstIssue(parsed.error, raw)}`);
+  const c = parsed.data;
+  const minPixels = c.min_pixels ?? c.size?.shortest_edge;
+  const maxPixels = c.max_pixels ?? c.size?.longest_edge;
+  if (minPixels == null || maxPixels == null || minPixels > maxPixels)
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${file}: expected size.shortest_edge and size.longest_edge, the least and the most pixels of an image, got ` +
+        `${minPixels ?? 'none'} and ${maxPixels ?? 'none'}`,
+    );
+  return {
+    minPixels,
+    maxPixels,
+    patchSize: c.patch_size,
+    mergeSize: c.merge_size,
+    mean: c.image_mean,
+    std: c.image_std,
+  };
+}
+
+function readAny(dir: string): [string, Record<string, unknown>] {
+  const files = ['preprocessor_config.json', 'processor_config.json'].map((name) => path.join(dir, name));
+  const file = files.find((name) => existsSync(name));
+  if (file === undefined)
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir} has no preprocessor_config.json: expected one beside the config.json of a model that reads images`,
+    );
+  try {
+    return [file, JSON.parse(readRegularFile(file)) as Record<string, unknown>];
+  } catch (cause) {
+    if (cause instanceof TroupeError) throw cause;
+    throw new TroupeError('INVALID_MODEL', `[model] ${file} is not valid JSON: ${reasonOf(cause)}`, { cause });
+  }
+}
