@@ -24,6 +24,9 @@ const EXAMPLES = {
   mixtral: 'Mixtral 8x7B, 8x22B',
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
+  qwen3_next: 'Qwen3-Next-80B-A3B',
+  qwen3_5_text: 'Qwen3.5, dense: 0.8B, 2B, 4B, 9B, 27B ([the language model](#linear-attention))',
+  qwen3_5_moe_text: 'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B ([the language model](#linear-attention))',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6',
   dots1: 'dots.llm1',
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
@@ -40,6 +43,7 @@ function modelTable() {
     const keys = Object.keys(schemas[family].shape);
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
+      ...(keys.includes('linear_num_key_heads') ? ['linear attention (gated delta rule)'] : []),
       ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
       ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
       ...(keys.includes('swiglu_limit') ? ['sinks of attention'] : []),

@@ -99,9 +99,9 @@ ModelConfig read_model(const Field& dto) {
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field delta = dto["delta"]; !delta.is_null()) {
-    model.delta = DeltaConfig{delta["keyHeads"].integer(), delta["valueHeads"].integer(),
-                              delta["keyDim"].integer(), delta["valueDim"].integer(),
-                              delta["interleaved"].boolean()};
+    model.delta =
+        DeltaConfig{delta["keyHeads"].integer(), delta["valueHeads"].integer(), delta["keyDim"].integer(),
+                    delta["valueDim"].integer(), delta["interleaved"].boolean()};
   }
   model.delta_layers = dto["deltaLayers"].booleans();
   if (const Field vision = dto["vision"]; !vision.is_null()) model.vision = read_vision(vision);

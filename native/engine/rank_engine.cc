@@ -36,7 +36,8 @@ const EngineOptions& checked(const EngineOptions& options) {
           dims.cp, " and ulysses ", options.ulysses);
   require(!options.model.delta || (dims.cp == 1 && options.ulysses == 1), ErrorCode::kInvalidArgument,
           "[parallel] the linear attention of ", options.model.family,
-          " models goes through a sequence from row to row: expected neither cp nor ulysses, whose ranks share the "
+          " models goes through a sequence from row to row: expected neither cp nor ulysses, whose ranks "
+          "share the "
           "rows of micro-batches, got cp ",
           dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
   if (options.model.vision) {

@@ -39,15 +39,16 @@ class ConvTaps {
 // A weight [C, kConvWidth] as the functions below take it: float32 [kConvWidth, C].
 at::Tensor conv_weight(const at::Tensor& weight);
 
-// y = silu(sum over j of weight[j] x[tap j]) for rows [begin, end); x [T, C], y [end - begin, C] in one dtype.
+// y = silu(sum over j of weight[j] x[tap j]) for rows [begin, end); x [T, C], y [end - begin, C] in one
+// dtype.
 void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps, int64_t begin,
                          int64_t end, const at::Tensor& y);
 // The same of rows that lie anywhere on a CPU: taps [n * kConvWidth], n rows of y.
 void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor& weight, const at::Tensor& y);
 
 // From dy [T, C] float32, contiguous, which is consumed: dx [T, C] in the dtype of x, overwritten, and the
-// weight's gradient float32 [kConvWidth, C], which is returned. Sums over rows have an order that depends on T
-// alone.
+// weight's gradient float32 [kConvWidth, C], which is returned. Sums over rows have an order that depends on
+// T alone.
 at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps,
                                 const at::Tensor& dy, const at::Tensor& dx);
 

@@ -206,11 +206,10 @@ void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Se
   for (size_t i = segments.size(); i-- > 0;) {  // a prefix comes before what has it
     const Segment& segment = segments[i];
     const auto prefix = static_cast<size_t>(segment.prefix);
-    const at::Tensor by_before = scan_backward(
-        spec, rows.rows(segment.begin, segment.size()),
-        segment.prefix < 0 ? empty_state(spec, rows) : states[prefix],
-        dout.narrow(0, segment.begin, segment.size()), d_states[i],
-        gradients.rows(segment.begin, segment.size()));
+    const at::Tensor by_before = scan_backward(spec, rows.rows(segment.begin, segment.size()),
+                                               segment.prefix < 0 ? empty_state(spec, rows) : states[prefix],
+                                               dout.narrow(0, segment.begin, segment.size()), d_states[i],
+                                               gradients.rows(segment.begin, segment.size()));
     if (segment.prefix >= 0) d_states[prefix] = d_states[prefix] + by_before;
   }
 }

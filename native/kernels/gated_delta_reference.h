@@ -11,9 +11,9 @@ bool has_delta_kernels(const at::Tensor& x);
 
 }  // namespace troupe::ops
 
-// The operations of causal_conv.h, gated_delta_rule.h and gated_norm.h on any device, in float32 and bfloat16,
-// or all of them in float64. Same arguments and contracts; temporaries are allocated, and a backward pass of the
-// rule keeps the state of every row of a segment.
+// The operations of causal_conv.h, gated_delta_rule.h and gated_norm.h on any device, in float32 and
+// bfloat16, or all of them in float64. Same arguments and contracts; temporaries are allocated, and a
+// backward pass of the rule keeps the state of every row of a segment.
 namespace troupe::ops::reference {
 
 // taps [n, kConvWidth] int64, x.size(0) where there is no row.

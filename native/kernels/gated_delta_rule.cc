@@ -1,4 +1,5 @@
-// Work items of the gated delta rule: a sequence with all that shares its prefix, a head, columns of its state.
+// Work items of the gated delta rule: a sequence with all that shares its prefix, a head, columns of its
+// state.
 #include "kernels/gated_delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -62,9 +63,7 @@ class HeadColumns {
   int64_t k(int64_t row) const { return q(row) + keys_; }
   int64_t v(int64_t row) const { return row * width() + 2 * keys_ + head_ * spec_.value_dim + column_; }
   int64_t gate(int64_t row) const { return row * spec_.value_heads + head_; }
-  int64_t out(int64_t row) const {
-    return (row * spec_.value_heads + head_) * spec_.value_dim + column_;
-  }
+  int64_t out(int64_t row) const { return (row * spec_.value_heads + head_) * spec_.value_dim + column_; }
   // In the states of a slot.
   int64_t state() const { return head_ * spec_.key_dim * spec_.value_dim + column_; }
 
@@ -224,8 +223,7 @@ void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Se
   const int64_t size = spec.key_dim * kDeltaColumns, states = kernels::delta_scratch(longest, spec.key_dim);
   if (simulated(dout))
     return simulate_threads(items, [&] { at::empty({states + 3 * size}, dout.options()); });
-  if (!has_delta_kernels(dout))
-    return reference::gated_delta_backward(spec, rows, segments, dout, gradients);
+  if (!has_delta_kernels(dout)) return reference::gated_delta_backward(spec, rows, segments, dout, gradients);
   for (const at::Tensor& gradient : {gradients.x, gradients.decay, gradients.beta}) gradient.zero_();
   parallel_items(items, [&](int64_t item) {
     Scratch scratch;

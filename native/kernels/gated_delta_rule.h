@@ -50,8 +50,8 @@ void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const Del
 // out [T, Hv Dv] float32; rows behind the last segment get zeros.
 void gated_delta_forward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
                          const at::Tensor& out);
-// gradients are overwritten. States are made again from every kDeltaCheckpoint-th, so that beside them a thread
-// needs 4 (T / kDeltaCheckpoint + kDeltaCheckpoint) Dk kDeltaColumns bytes.
+// gradients are overwritten. States are made again from every kDeltaCheckpoint-th, so that beside them a
+// thread needs 4 (T / kDeltaCheckpoint + kDeltaCheckpoint) Dk kDeltaColumns bytes.
 void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
                           const at::Tensor& dout, const DeltaRows& gradients);
 

@@ -7,8 +7,8 @@
 
 namespace troupe::ops {
 
-// out = weight * x / rms(x) * silu(gate), of each head of x [n, heads * D] float32, contiguous; weight [D] has
-// the dtype of gate and out, both [n, heads * D] with adjacent columns. Row-local, allocates nothing.
+// out = weight * x / rms(x) * silu(gate), of each head of x [n, heads * D] float32, contiguous; weight [D]
+// has the dtype of gate and out, both [n, heads * D] with adjacent columns. Row-local, allocates nothing.
 void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         const at::Tensor& out);
 // dx [n, heads * D] float32, which may be x, and dgate are overwritten; dweight [D] float32 is added to.

@@ -61,9 +61,9 @@ struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
   QkvSaved projection;
-  at::Tensor qkv_pre, qk_rstd;      // before q/k norm; undefined without it
-  // What attention took (after rotary) and gave; [Q, T]. Of the gated delta rule the same without lse: [T, P], and
-  // [T, Hv*Dv] before its norm.
+  at::Tensor qkv_pre, qk_rstd;  // before q/k norm; undefined without it
+  // What attention took (after rotary) and gave; [Q, T]. Of the gated delta rule the same without lse: [T,
+  // P], and [T, Hv*Dv] before its norm.
   at::Tensor qkv, heads_attn, lse;
   at::Tensor gated;  // [T, 2*Q*D] gates and what they are multiplied with; undefined without them
   at::Tensor attn;  // [T, Q*V] its output for the rows at hand: heads_attn itself in a group of one, if V = D
@@ -123,8 +123,8 @@ class Block {
 
   // Attention between the row-local halves, and the exchange around it where ranks share rows: the output [T,
   // Q*V] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
-  // heads_attn and lse of `saved`; the first writes them and attn where it is given. With gates, or in a layer of
-  // the gated delta rule, of what such a layer's projection gives [T, qkv_size()].
+  // heads_attn and lse of `saved`; the first writes them and attn where it is given. With gates, or in a
+  // layer of the gated delta rule, of what such a layer's projection gives [T, qkv_size()].
   at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
   at::Tensor attend_backward(const at::Tensor& d_attn, const RowContext& rows, const BlockSaved& saved) const;
   int64_t qkv_size() const {
@@ -132,9 +132,10 @@ class Block {
   }
   // Null: the layer has attention.
   const GatedDeltaNet* delta_net() const { return delta_.get(); }
-  // Multiplies attn [n, Q*D] by the sigmoid of the gates in qkv [n, (2Q+2K)*D], where there are such. Returned: a
-  // product, or attn itself.
-  at::Tensor gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int64_t row_tile, BlockSaved* saved) const;
+  // Multiplies attn [n, Q*D] by the sigmoid of the gates in qkv [n, (2Q+2K)*D], where there are such.
+  // Returned: a product, or attn itself.
+  at::Tensor gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int64_t row_tile,
+                        BlockSaved* saved) const;
   // Of this rank's heads; undefined: none.
   const at::Tensor& attention_sinks() const { return attention_.sinks; }
   // Of what attention gives [n, Q*D], what the output projection takes [n, Q*V]: all of it but the zeros

@@ -40,7 +40,8 @@ at::Tensor Block::gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int6
     const at::Tensor both = gated.narrow(0, begin, end - begin);
     both.narrow(1, 0, columns).copy_(qkv.narrow(0, begin, end - begin).narrow(1, head_columns(), columns));
     both.narrow(1, columns, columns).copy_(attn.narrow(0, begin, end - begin));
-    ops::activation_forward(Activation::kSigmoid, /*gated=*/true, both, product.narrow(0, begin, end - begin));
+    ops::activation_forward(Activation::kSigmoid, /*gated=*/true, both,
+                            product.narrow(0, begin, end - begin));
   });
   if (saved != nullptr) saved->gated = gated;
   return product;
@@ -51,8 +52,8 @@ at::Tensor Block::gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile
   const at::Tensor both = at::empty_like(saved.gated);
   for_each_row_tile(both.size(0), row_tile, both.device(), [&](int64_t begin, int64_t end) {
     const auto tile = [&](const at::Tensor& t) { return t.narrow(0, begin, end - begin); };
-    ops::activation_backward(Activation::kSigmoid, /*gated=*/true, tile(d_attn), tile(saved.gated), tile(both),
-                             {});
+    ops::activation_backward(Activation::kSigmoid, /*gated=*/true, tile(d_attn), tile(saved.gated),
+                             tile(both), {});
   });
   return both;
 }

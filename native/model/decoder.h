@@ -66,15 +66,16 @@ class Decoder {
     fail(ErrorCode::kInternal, "[rollout] this decoder reads no images");
   }
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
-  // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the model has
-  // them (ModelConfig::mixer_inputs); in a layer of the gated delta rule what that takes.
+  // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the
+  // model has them (ModelConfig::mixer_inputs); in a layer of the gated delta rule what that takes.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                 const at::Tensor& qkv) = 0;
   // What the attention of a layer takes beside them: the sinks of its heads [Q], undefined where it has none.
   virtual at::Tensor attention_sinks(int64_t layer) const { return {}; }
   // What a layer has in the place of attention; null: it has attention.
   virtual const GatedDeltaNet* delta_net(int64_t layer) const { return nullptr; }
-  // attn [n, Q*D] times the sigmoid of its gates in qkv, as attention_inputs() wrote it; without gates attn itself.
+  // attn [n, Q*D] times the sigmoid of its gates in qkv, as attention_inputs() wrote it; without gates attn
+  // itself.
   virtual at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {
     return attn;
   }

@@ -139,7 +139,8 @@ class DecoderLayout {
   void add_delta_net(const std::string& prefix) {
     const DeltaConfig& delta = *c_.delta;
     const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
-    std::vector<CutBlock> inputs{even(keys), even(keys), even(values), even(values), even(heads), even(heads)};
+    std::vector<CutBlock> inputs{even(keys),   even(keys),  even(values),
+                                 even(values), even(heads), even(heads)};
     if (delta.interleaved) inputs = {even(2 * keys + 2 * values), even(2 * heads)};
     add_matrix(prefix + "in.weight", delta.columns(), c_.hidden_size, rows(std::move(inputs)));
     add(prefix + "conv.weight", {delta.channels(), kernels::kConvWidth}, InitialValue::kUniform,
@@ -242,8 +243,8 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
   for (const ParameterSpec& spec : parameters) {
     const std::string& name = spec.info.name;
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    const bool linear = has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mlp.") ||
-                        has(".moe.shared.");
+    const bool linear =
+        has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mlp.") || has(".moe.shared.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;

@@ -21,10 +21,9 @@
 //   layers.{i}.attn.q.weight [heads * (S+R), query_rank or H]
 //   layers.{i}.attn.{kv_a.{weight [key_rank + R, H], bias}, kv_norm.weight [key_rank]}
 //   layers.{i}.attn.kv_b.weight [heads * (S+V), key_rank]                 rows of a head: key, then value
-//   with gates of attention (attention_gate) the rows of q in qkv are, by head, those of its query and its gate
-//   instead of all of these, the gated delta rule (model/gated_delta_net.h):
-//   layers.{i}.delta.in.weight [columns, H]          (DeltaConfig, with the order of its rows)
-//   layers.{i}.delta.conv.weight [q, k, v; 4]
+//   with gates of attention (attention_gate) the rows of q in qkv are, by head, those of its query and its
+//   gate instead of all of these, the gated delta rule (model/gated_delta_net.h): layers.{i}.delta.in.weight
+//   [columns, H]          (DeltaConfig, with the order of its rows) layers.{i}.delta.conv.weight [q, k, v; 4]
 //   layers.{i}.delta.{a_log,dt_bias} [value_heads]   layers.{i}.delta.norm.weight [value_dim]
 //   layers.{i}.delta.out.weight [H, values]
 //   layers.{i}.attn.sinks [heads]                    (attention_sinks)

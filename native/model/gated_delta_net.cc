@@ -62,9 +62,8 @@ ops::DeltaRows GatedDeltaNet::inputs(const at::Tensor& mixed, const ops::ConvTap
                                      const at::Tensor& weight, const at::Tensor& convolved) const {
   const ops::DeltaRows rows = ops::DeltaRows::make(spec_, mixed.size(0), mixed.options());
   for_each_row_tile(mixed.size(0), kRowTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    const at::Tensor x = convolved.defined()
-                             ? rows_of(convolved, begin, end)
-                             : at::empty({end - begin, delta_.channels()}, mixed.options());
+    const at::Tensor x = convolved.defined() ? rows_of(convolved, begin, end)
+                                             : at::empty({end - begin, delta_.channels()}, mixed.options());
     ops::causal_conv_forward(channels(mixed), weight, taps, begin, end, x);
     ops::delta_inputs(spec_, x, gates(rows_of(mixed, begin, end)), rows.rows(begin, end - begin));
   });
@@ -179,7 +178,8 @@ void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::St
         kept[i].copy_(source >= 0 ? x[run.row + source] : kept[kHistory + source]);
       } else {
         std::memcpy(kept_at(conv, run.slot, i),
-                    source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source), bytes);
+                    source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source),
+                    bytes);
       }
     }
   }

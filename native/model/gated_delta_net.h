@@ -14,21 +14,21 @@
 
 namespace troupe {
 
-// Of one layer: what running sequences keep, by slot. conv [slots, kConvWidth - 1, C] in the compute dtype: the
-// last rows that the convolution took; rule [slots, Hv, Dk, Dv] float32. Contiguous within a slot.
+// Of one layer: what running sequences keep, by slot. conv [slots, kConvWidth - 1, C] in the compute dtype:
+// the last rows that the convolution took; rule [slots, Hv, Dk, Dv] float32. Contiguous within a slot.
 struct DeltaStates {
   at::Tensor conv, rule;
 };
 
-// Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, figure 1) as Qwen3-Next has it. From rows of an
-// input projection, [q, k, v, z, b, a] of all heads, to what the output projection takes:
+// Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, figure 1) as Qwen3-Next has it. From rows
+// of an input projection, [q, k, v, z, b, a] of all heads, to what the output projection takes:
 //   q, k, v = silu(convolution of the last kConvWidth rows), q and k to length one
 //   o = gated delta rule of q, k, v, decay(a), beta(b)           (kernels/gated_delta_rule.h)
 //   out = norm(o) silu(z), by value head
 // Between the two projections, and so the only part of a layer that looks across rows.
 //
-// Legend: T rows; Hk/Hv key/value heads of Dk/Dv numbers; C = 2 Hk Dk + Hv Dv channels of the convolution; P = C + Hv
-// Dv + 2 Hv columns.
+// Legend: T rows; Hk/Hv key/value heads of Dk/Dv numbers; C = 2 Hk Dk + Hv Dv channels of the convolution; P
+// = C + Hv Dv + 2 Hv columns.
 class GatedDeltaNet {
  public:
   // config: with the heads of this rank. Parameters under `name`.
@@ -36,14 +36,14 @@ class GatedDeltaNet {
 
   int64_t columns() const { return delta_.columns(); }
 
-  // mixed [T, P] -> [T, Hv Dv]; rows behind the last segment give zeros. rule: where it is given, set to what the
-  // rule gave, [T, Hv Dv] float32, which backward() takes.
+  // mixed [T, P] -> [T, Hv Dv]; rows behind the last segment give zeros. rule: where it is given, set to what
+  // the rule gave, [T, Hv Dv] float32, which backward() takes.
   at::Tensor forward(const at::Tensor& mixed, const ops::Segments& segments, at::Tensor* rule) const;
   // dmixed [T, P] from d_out [T, Hv Dv]; adds to the gradients of what is trained.
   at::Tensor backward(const at::Tensor& mixed, const at::Tensor& rule, const at::Tensor& d_out,
                       const ops::Segments& segments) const;
-  // The same of rows that go on from kept states, bit for bit (on a CPU): mixed [n, P] with adjacent columns, out
-  // [n, Hv Dv], of which the runs' rows are written. Replaces the states of the runs.
+  // The same of rows that go on from kept states, bit for bit (on a CPU): mixed [n, P] with adjacent columns,
+  // out [n, Hv Dv], of which the runs' rows are written. Replaces the states of the runs.
   void step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs, const DeltaStates& states,
             const at::Tensor& out) const;
 
@@ -60,7 +60,8 @@ class GatedDeltaNet {
   ops::DeltaGates gates(const at::Tensor& mixed) const {
     return {head_columns(mixed, 0), head_columns(mixed, 1), a_log_, dt_bias_};
   }
-  // What the convolution gives of all rows, [T, C] in the compute dtype (where it is wanted), and the rule takes.
+  // What the convolution gives of all rows, [T, C] in the compute dtype (where it is wanted), and the rule
+  // takes.
   ops::DeltaRows inputs(const at::Tensor& mixed, const ops::ConvTaps& taps, const at::Tensor& weight,
                         const at::Tensor& convolved) const;
   template <typename Body>
@@ -68,7 +69,8 @@ class GatedDeltaNet {
   // The convolution of rows of runs.
   at::Tensor convolve(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                       const at::Tensor& conv) const;
-  void keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs, const at::Tensor& conv) const;
+  void keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
+                 const at::Tensor& conv) const;
 
   DeltaConfig delta_;
   ops::DeltaSpec spec_;

@@ -47,8 +47,8 @@ struct DeltaConfig {
   int64_t value_heads = 0;  // of values, and of states: a multiple
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  // Rows of the input projection: by key head its q and k and its value heads' v and z, then b and a in the same
-  // way; else all of q, then k, v, z, b and a.
+  // Rows of the input projection: by key head its q and k and its value heads' v and z, then b and a in the
+  // same way; else all of q, then k, v, z, b and a.
   bool interleaved = false;
 
   int64_t keys() const { return key_heads * key_dim; }
@@ -155,8 +155,8 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
-  // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention, or
-  // what the gated delta rule takes. And what it gives to its output projection.
+  // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention,
+  // or what the gated delta rule takes. And what it gives to its output projection.
   int64_t mixer_inputs(int64_t layer) const {
     return is_delta_layer(layer) ? delta->columns() : qkv_size() + (attention_gate ? q_size() : 0);
   }

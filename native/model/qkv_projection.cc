@@ -73,9 +73,8 @@ std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const
   const int64_t heads = config.num_heads, dim = config.head_dim, queries = config.q_size();
   return std::make_unique<RegroupedProjection>(
       store, name + ".qkv",
-      std::vector<ColumnMove>{{0, heads, 2 * dim, dim},
-                              {2 * queries, 1, 0, 2 * config.kv_size()},
-                              {dim, heads, 2 * dim, dim}});
+      std::vector<ColumnMove>{
+          {0, heads, 2 * dim, dim}, {2 * queries, 1, 0, 2 * config.kv_size()}, {dim, heads, 2 * dim, dim}});
 }
 
 std::unique_ptr<QkvProjection> delta_projection(const ParameterStore& store, const ModelConfig& config,

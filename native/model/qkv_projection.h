@@ -55,8 +55,8 @@ class QkvProjection {
   virtual std::vector<const Linear*> matrices() const = 0;
 };
 
-// That of a layer of attention under `name`, of a model with the heads of this rank: one matrix, one whose heads
-// have gates, which then come behind the values [n, (2Q+2K)*D], or latent attention.
+// That of a layer of attention under `name`, of a model with the heads of this rank: one matrix, one whose
+// heads have gates, which then come behind the values [n, (2Q+2K)*D], or latent attention.
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name);
 // That of a layer of the gated delta rule: q, k, v, z, b and a of all heads (model/gated_delta_net.h).

@@ -16,9 +16,9 @@ void RegroupedProjection::for_each_move(const at::Tensor& outputs, const at::Ten
                                         Body&& body) const {
   int64_t to = 0;
   for (const ColumnMove& move : moves_) {
-    const at::Tensor there = outputs.as_strided({outputs.size(0), move.times, move.count},
-                                                {outputs.stride(0), move.step, 1},
-                                                outputs.storage_offset() + move.from);
+    const at::Tensor there =
+        outputs.as_strided({outputs.size(0), move.times, move.count}, {outputs.stride(0), move.step, 1},
+                           outputs.storage_offset() + move.from);
     body(there, given.narrow(1, to, move.size()).unflatten(1, {move.times, move.count}));
     to += move.size();
   }

@@ -5,15 +5,15 @@
 
 namespace troupe {
 
-// Of the outputs of the matrix: `count` columns from `from` on, and again every `step` columns, `times` times.
-// They go side by side to where the moves before have ended.
+// Of the outputs of the matrix: `count` columns from `from` on, and again every `step` columns, `times`
+// times. They go side by side to where the moves before have ended.
 struct ColumnMove {
   int64_t from = 0, times = 1, step = 0, count = 0;
   int64_t size() const { return times * count; }
 };
 
-// One matrix, whose outputs are moved: by head of a checkpoint a query and its gate, or all that a key head of
-// the gated delta rule has. The moves take every output once.
+// One matrix, whose outputs are moved: by head of a checkpoint a query and its gate, or all that a key head
+// of the gated delta rule has. The moves take every output once.
 class RegroupedProjection final : public QkvProjection {
  public:
   // Weight and bias under `name`.

@@ -14,20 +14,20 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
   CacheSizes sizes{0, options.max_sequences};
   const int64_t slot = StateCache::slot_bytes(config, dtype), page = KvCache::page_bytes(config, dtype);
   if (slot > 0) {
-    const int64_t wanted = options.state_slots > 0 ? options.state_slots : options.kv_cache_bytes / 2 / slot;
-    sizes.slots = std::clamp<int64_t>(wanted, 1, options.max_sequences);
+    const int64_t most = std::min(options.kv_cache_bytes / 2, options.kv_cache_bytes - page) / slot;
+    sizes.slots =
+        std::clamp<int64_t>(options.state_slots > 0 ? options.state_slots : most, 1, options.max_sequences);
   }
   const int64_t states = sizes.slots * slot, rest = options.kv_cache_bytes - states;
-  require(rest >= page, ErrorCode::kInvalidArgument,
-          "[rollout] the cache of keys and values has ", options.kv_cache_bytes, " bytes, less than one page of ",
-          kPagePositions, " positions, ", page, " bytes",
-          slot > 0 ? ", and the state of one sequence, " + std::to_string(slot) + " bytes" : "",
+  require(rest >= page, ErrorCode::kInvalidArgument, "[rollout] the cache of keys and values has ",
+          options.kv_cache_bytes, " bytes, less than one page of ", kPagePositions, " positions, ", page,
+          " bytes", slot > 0 ? ", and the state of one sequence, " + std::to_string(slot) + " bytes" : "",
           ": give it more memory (gpu_memory_utilization)");
   // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
-  sizes.pages = std::min({page > 0 ? rest / page : most,
-                          sizes.slots > most / longest ? most : sizes.slots * longest, most});
+  sizes.pages = std::min(
+      {page > 0 ? rest / page : most, sizes.slots > most / longest ? most : sizes.slots * longest, most});
   return sizes;
 }
 

@@ -59,8 +59,8 @@ int64_t KvCache::pages_for(int64_t positions) {
 }
 
 int64_t KvCache::page_bytes(const ModelConfig& config, at::ScalarType dtype) {
-  return (config.num_layers - config.delta_layers_of_all()) * config.num_kv_heads * 2 * config.head_dim * kPagePositions *
-         static_cast<int64_t>(c10::elementSize(dtype));
+  return (config.num_layers - config.delta_layers_of_all()) * config.num_kv_heads * 2 * config.head_dim *
+         kPagePositions * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
 int64_t KvCache::head_bytes(int64_t layer, int64_t head) const {
@@ -91,9 +91,8 @@ void KvCache::store(int64_t layer, const std::vector<KvSlot>& slots, const at::T
 void KvCache::store(int64_t layer, const at::Tensor& pages, const at::Tensor& slots,
                     const at::Tensor& qkv) const {
   const int64_t rows = pages.size(0);
-  const at::Tensor heads = qkv.narrow(0, 0, rows)
-                               .narrow(1, 0, row_size())
-                               .view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
+  const at::Tensor heads =
+      qkv.narrow(0, 0, rows).narrow(1, 0, row_size()).view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
   const at::Tensor own = slab_.select(1, layer);  // [pages, K, 2, D * P]
   at::Tensor keys = own.select(2, 0).view({num_pages_, num_kv_heads_, head_dim_, kPagePositions});
   at::Tensor values = own.select(2, 1).view({num_pages_, num_kv_heads_, kPagePositions, head_dim_});

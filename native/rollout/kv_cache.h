@@ -19,9 +19,10 @@ struct KvSlot {
   int32_t slot;  // within the page
 };
 
-// Keys and values of all layers with attention, in the compute dtype: [pages, layers, K, 2, D * kPagePositions]. A page's
-// [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V [kPagePositions, D]. On a CPU
-// memory is taken when it is first written. What no one has written is uninitialised.
+// Keys and values of all layers with attention, in the compute dtype: [pages, layers, K, 2, D *
+// kPagePositions]. A page's [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V
+// [kPagePositions, D]. On a CPU memory is taken when it is first written. What no one has written is
+// uninitialised.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages);
@@ -35,8 +36,8 @@ class KvCache {
   int64_t num_pages() const { return num_pages_; }
   int64_t bytes() const { return num_pages_ * page_bytes_; }
 
-  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D], or wider, after rotary at `slots`;
-  // CPU.
+  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D], or wider, after rotary at
+  // `slots`; CPU.
   void store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
              int64_t end) const;
   // The same for all rows on any device; pages and slots [n] int64 on the device.

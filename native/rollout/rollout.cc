@@ -42,7 +42,8 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   return options;
 }
 
-// Stages of a pipeline must make the same plans: all have as many pages and slots as the one with most layers.
+// Stages of a pipeline must make the same plans: all have as many pages and slots as the one with most
+// layers.
 CacheSizes sizes_of(const RolloutOptions& options, const Decoder& decoder) {
   return cache_sizes(options, with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
 }
@@ -55,7 +56,8 @@ ModelConfig cached_part(const Decoder& decoder) {
   return with_layers(decoder.config(), own);
 }
 
-// A state is that behind a sequence's last row: there is none behind the rows of pages that another one finds.
+// A state is that behind a sequence's last row: there is none behind the rows of pages that another one
+// finds.
 SchedulerLimits limits_of(const RolloutOptions& options, const Decoder& decoder, const CacheSizes& sizes) {
   return {sizes.slots, options.max_step_tokens, options.max_positions, options.chunked_prefill,
           options.prefix_caching && !decoder.config().delta};

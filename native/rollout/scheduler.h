@@ -37,8 +37,8 @@ struct StepPlan {
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
 // then new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence
-// of the lowest priority, of these the newest, gives its pages back and is computed again later. Each sequence that
-// runs has a slot of its own, a number below max_sequences.
+// of the lowest priority, of these the newest, gives its pages back and is computed again later. Each
+// sequence that runs has a slot of its own, a number below max_sequences.
 class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);

@@ -10,9 +10,9 @@
 
 namespace troupe {
 
-// A slot per running sequence, with the state of every such layer: [layers, slots, ...] of DeltaStates. On a CPU
-// memory is taken when it is first written. What no one has written is uninitialised. Without such layers it
-// holds nothing.
+// A slot per running sequence, with the state of every such layer: [layers, slots, ...] of DeltaStates. On a
+// CPU memory is taken when it is first written. What no one has written is uninitialised. Without such layers
+// it holds nothing.
 class StateCache {
  public:
   // config: with the heads and layers of this rank.

@@ -39,7 +39,7 @@ class StepRunner {
   int64_t inputs_ = 0, outputs_ = 0;  // columns of the widest mixer
   at::Tensor x_;                      // [rows, H]
   at::Tensor qkv_, attention_;        // [rows * inputs], [rows * outputs]: each layer's rows from the start
-  at::Tensor tokens_, positions_;   // [rows] int32, on the CPU
+  at::Tensor tokens_, positions_;     // [rows] int32, on the CPU
 };
 
 }  // namespace troupe

@@ -163,9 +163,8 @@ TEST(the_convolution_and_its_gradients) {
     const at::Tensor expected = by_sequence(
         [&](const std::vector<int64_t>& rows) {
           const auto length = static_cast<int64_t>(rows.size());
-          const at::Tensor own =
-              at::cat({at::zeros({ops::kConvWidth - 1, cols}, at::kDouble),
-                       wide_x.index_select(0, at::tensor(rows, at::kLong))});
+          const at::Tensor own = at::cat({at::zeros({ops::kConvWidth - 1, cols}, at::kDouble),
+                                          wide_x.index_select(0, at::tensor(rows, at::kLong))});
           at::Tensor sum = at::zeros({length, cols}, at::kDouble);
           for (int64_t tap = 0; tap < ops::kConvWidth; ++tap)
             sum = sum + own.narrow(0, tap, length) * wide_weight.select(1, tap);
@@ -202,10 +201,9 @@ TEST(what_the_rule_reads_and_its_gradients) {
       const at::Tensor of = wide_x.narrow(1, begin, keys).unflatten(1, {kSpec.key_heads, kSpec.key_dim});
       return (of / (of.square().sum(2, true) + 1e-6).sqrt()).flatten(1);
     };
-    const at::Tensor expected =
-        at::cat({unit(0) / std::sqrt(static_cast<double>(kSpec.key_dim)), unit(keys),
-                 wide_x.narrow(1, 2 * keys, heads * kSpec.value_dim)},
-                1);
+    const at::Tensor expected = at::cat({unit(0) / std::sqrt(static_cast<double>(kSpec.key_dim)), unit(keys),
+                                         wide_x.narrow(1, 2 * keys, heads * kSpec.value_dim)},
+                                        1);
     const at::Tensor log_decay = -a_log.exp() * at::softplus(a + dt_bias), beta = at::sigmoid(b);
     DeltaRows gradients = some_rows(kSpec, type == at::kDouble ? at::kDouble : at::kFloat);
     ((expected * wide(gradients.x)).sum() + (log_decay * wide(gradients.decay)).sum() +
@@ -239,8 +237,7 @@ TEST(the_gated_norm_and_its_gradients) {
     const at::Tensor weight = at::randn({dim}).to(type), dout = at::randn_like(x).to(type);
     const at::Tensor wide_x = leaf(x), z = leaf(gate), w = leaf(weight);
     const at::Tensor of = wide_x.unflatten(1, {heads, dim});
-    const at::Tensor expected =
-        (w * of / (of.square().mean(2, true) + 1e-3).sqrt()).flatten(1) * at::silu(z);
+    const at::Tensor expected = (w * of / (of.square().mean(2, true) + 1e-3).sqrt()).flatten(1) * at::silu(z);
     expected.backward(wide(dout));
     const at::Tensor out = at::empty_like(dout), dx = at::empty_like(x), dgate = at::empty_like(dout),
                      dweight = at::ones({dim}, x.options());

@@ -36,20 +36,21 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",   "qwen2",       "qwen3",    "qwen3_moe",
-                                         "mixtral", "qwen2_moe",   "glm4_moe", "gemma3",
-                                         "smollm3", "deepseek_v3", "latent",   "gpt_oss"};
+const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",   "qwen3_moe", "mixtral",
+                                         "qwen2_moe", "glm4_moe", "gemma3",  "smollm3",   "deepseek_v3",
+                                         "latent",    "gpt_oss",  "qwen3_5", "qwen3_next"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
-         family == "deepseek_v3" || family == "gpt_oss";
+         family == "deepseek_v3" || family == "gpt_oss" || family == "qwen3_next";
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
 EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
   constexpr int64_t kLayers = 4;
   const bool sigmoid = family == "glm4_moe" || family == "deepseek_v3";
-  const bool own = sigmoid || family == "gpt_oss";
+  const bool linear = family == "qwen3_5" || family == "qwen3_next";
+  const bool own = sigmoid || linear || family == "gpt_oss";
   const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
@@ -59,7 +60,8 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || linear;
+  if (linear) model.delta_layers = {true, false, true, true};
   if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
   if (family == "qwen2_moe") {
     model.qkv_bias = true;
@@ -108,6 +110,9 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("latent", HeadKind::kValue, layout);
   compare_layout("gpt_oss", HeadKind::kLm, layout);
   compare_layout("gpt_oss", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
+  compare_layout("qwen3_next", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
+  layout.sequence_parallel = layout.recompute = true;
+  compare_layout("qwen3_5", HeadKind::kValue, layout);
 }
 
 // With TROUPE_TEST_EXHAUSTIVE=1: every layout of the table with every family that it can have, with both
@@ -118,6 +123,7 @@ TEST(every_layout_of_every_family_has_the_numbers_of_one) {
   for (Layout layout : kLayouts) {
     for (const std::string& family : kFamilies) {
       if (layout.ep > 1 && !has_experts(family)) continue;
+      if (layout.cp > 1 && (family == "qwen3_5" || family == "qwen3_next")) continue;
       for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
         for (const bool recompute : {false, true}) {
           for (const bool sequence_parallel : {false, true}) {

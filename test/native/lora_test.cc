@@ -15,8 +15,9 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",    "qwen3",       "gpt2",    "gemma2", "qwen3_moe",
-                                            "glm4_moe", "deepseek_v3", "gpt_oss", "latent"};
+const std::vector<std::string> kVariants = {"qwen2",     "qwen3",    "gpt2",        "gemma2",
+                                            "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss",
+                                            "latent",    "qwen3_5",  "qwen3_next"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -26,18 +27,27 @@ LoraOptions all_linear(const ModelConfig& c) {
     const auto add = [&](const std::string& name, const std::string& param, int64_t row, int64_t rows) {
       lora.sites.push_back({prefix + name, prefix + param + ".weight", row, rows});
     };
-    if (c.latent) {
+    if (c.is_delta_layer(layer)) {
+      const DeltaConfig& delta = *c.delta;
+      const int64_t heads = delta.value_heads, values = delta.values();
+      const int64_t first = delta.interleaved ? delta.channels() + values : delta.channels();
+      add("delta.in.first", "delta.in", 0, first);
+      if (!delta.interleaved) add("delta.in.in_proj_z", "delta.in", first, values);
+      add("delta.in.last", "delta.in", delta.columns() - 2 * heads, 2 * heads);
+      add("delta.out.out_proj", "delta.out", 0, c.hidden_size);
+    } else if (c.latent) {
       const LatentConfig& latent = *c.latent;
       if (latent.query_rank > 0) add("attn.q_a.q_a_proj", "attn.q_a", 0, latent.query_rank);
       add("attn.q.q_proj", "attn.q", 0, c.num_heads * (latent.still_dim + latent.rotary_dim));
       add("attn.kv_a.kv_a_proj", "attn.kv_a", 0, latent.key_rank + latent.rotary_dim);
       add("attn.kv_b.kv_b_proj", "attn.kv_b", 0, c.num_heads * (latent.still_dim + latent.value_dim));
     } else {
-      add("attn.qkv.q", "attn.qkv", 0, c.q_size());
-      add("attn.qkv.k", "attn.qkv", c.q_size(), c.kv_size());
-      add("attn.qkv.v", "attn.qkv", c.q_size() + c.kv_size(), c.kv_size());
+      const int64_t queries = (c.attention_gate ? 2 : 1) * c.q_size();
+      add("attn.qkv.q", "attn.qkv", 0, queries);
+      add("attn.qkv.k", "attn.qkv", queries, c.kv_size());
+      add("attn.qkv.v", "attn.qkv", queries + c.kv_size(), c.kv_size());
     }
-    add("attn.out.o", "attn.out", 0, c.hidden_size);
+    if (!c.is_delta_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
     if (c.is_moe_layer(layer)) continue;
     add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);
     if (c.gated_mlp) add("mlp.in.up", "mlp.in", c.intermediate_size, c.intermediate_size);

@@ -55,8 +55,8 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
 // deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
 // latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
-// layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of attention
-// with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads).
+// layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of
+// attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;

@@ -39,8 +39,9 @@ Task updates(int64_t count) {
 TEST(ten_updates_of_every_family_equal_one_process) {
   Task task;
   task.policy.entropy_coeff = 0.01;
-  for (const std::string variant : {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3",
-                                    "qwen3_moe", "deepseek_v3", "gpt_oss", "latent"}) {
+  for (const std::string variant :
+       {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "deepseek_v3",
+        "gpt_oss", "latent", "qwen3_5", "qwen3_next"}) {
     compare_layouts(variant, HeadKind::kLm, 1, task);
   }
 }

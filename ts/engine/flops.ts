@@ -11,7 +11,8 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
   let matrices = 0;
   for (let layer = 0; layer < c.numLayers; layer++) {
     matrices +=
-      mixerSize(layer) + (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
+      mixerSize(layer) +
+      (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
   }
   // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
   matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;

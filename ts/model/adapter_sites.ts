@@ -34,7 +34,8 @@ export interface AdapterTarget {
   inputs: number;
 }
 
-const TARGETED = /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|delta\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out))\.weight$/;
+const TARGETED =
+  /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|delta\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out))\.weight$/;
 
 /**
  * Every linear layer of attention, linear or not, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,

@@ -6,7 +6,10 @@ import { invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { qwenExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
-type GatedDelta = FamilyConfig<'qwen3_next'> | FamilyConfig<'qwen3_5_text'> | FamilyConfig<'qwen3_5_moe_text'>;
+type GatedDelta =
+  | FamilyConfig<'qwen3_next'>
+  | FamilyConfig<'qwen3_5_text'>
+  | FamilyConfig<'qwen3_5_moe_text'>;
 
 /** Key heads of more numbers have no kernel (native/kernels/cpu/gated_delta_kernels.h). */
 const MOST_KEY_DIM = 256;
@@ -53,7 +56,10 @@ function gatedDelta(
     );
   const decoder = rmsDecoder(family, c, raw, where, { partialFactor: 0.25 });
   if (decoder.activation !== 'silu')
-    throw invalid(where, `hidden_act ${show(c.hidden_act)} is not supported for this model_type; supported: silu`);
+    throw invalid(
+      where,
+      `hidden_act ${show(c.hidden_act)} is not supported for this model_type; supported: silu`,
+    );
   const deltaLayers = linearLayers(c, where);
   return {
     ...decoder,

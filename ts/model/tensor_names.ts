@@ -296,7 +296,14 @@ function moeMapping(
       ['down_proj', 'out', c.hiddenSize, moe.intermediateSize],
     ] as const)
       for (let e = 0; e < moe.numExperts; e++)
-        map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, `${own}.moe.experts.${e}.${leaf}.weight`, rows, cols);
+        map.matrixOf(
+          `${block}.experts.${name}`,
+          e,
+          moe.numExperts,
+          `${own}.moe.experts.${e}.${leaf}.weight`,
+          rows,
+          cols,
+        );
     return;
   }
   for (let e = 0; e < moe.numExperts; e++) {

@@ -5,8 +5,8 @@
 
 namespace troupe::kernels {
 
-constexpr int64_t kConvWidth = 4;        // rows that go into one of a causal convolution
-constexpr int64_t kDeltaColumns = 32;    // of a state, which a kernel works on at a time
+constexpr int64_t kConvWidth = 4;      // rows that go into one of a causal convolution
+constexpr int64_t kDeltaColumns = 32;  // of a state, which a kernel works on at a time
 constexpr int64_t kMaxDeltaKeyDim = 256;
 constexpr int64_t kDeltaCheckpoint = 32;  // rows between states that a backward pass keeps
 
@@ -42,9 +42,9 @@ struct ConvKernels {
   void (*backward_input[kNumDtypes])(const ConvInput& args);
 };
 
-// What the rule reads of rows: x (q, k of the key heads, v of the value heads, after the convolution), and two
-// numbers per value head. Written: q and k of length one, q times key_dim^-1/2, and v, in float32 [rows, x_cols]; decay =
-// exp(-exp(a_log) softplus(a + dt_bias)) and beta = sigmoid(b), [rows, value_heads].
+// What the rule reads of rows: x (q, k of the key heads, v of the value heads, after the convolution), and
+// two numbers per value head. Written: q and k of length one, q times key_dim^-1/2, and v, in float32 [rows,
+// x_cols]; decay = exp(-exp(a_log) softplus(a + dt_bias)) and beta = sigmoid(b), [rows, value_heads].
 struct DeltaShape {
   int64_t key_heads, value_heads, key_dim, value_dim;
 };

@@ -160,7 +160,7 @@ TROUPE_INLINE Columns read_state(const float* state, int64_t dim, const float* x
 TROUPE_INLINE Columns update_state(float* state, int64_t dim, const float* q, const float* k, float decay,
                                    const Columns& d) {
   Columns sums[4] = {};
-  const auto row = [&](int64_t i, Columns& sum) __attribute__((always_inline)) {
+  const auto row = [&](int64_t i, Columns & sum) __attribute__((always_inline)) {
     Columns value = columns_at(state + i * kDeltaColumns);
     value.low = value.low * decay + d.low * k[i];
     value.high = value.high * decay + d.high * k[i];

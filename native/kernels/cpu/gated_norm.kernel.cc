@@ -43,11 +43,13 @@ void backward(const GatedNormBackward& b) {
       float* dx = b.dx + (r * a.heads + h) * a.dim;
       T* dgate = static_cast<T*>(b.dgate.data) + r * b.dgate.stride + h * a.dim;
       const float rstd = rstd_of(a, x);
-      const float projection = sum_of(a.dim, [&](int64_t j) {
-                                 const float z = load(gate + j);
-                                 return load(dout + j) * load(weight + j) * (z * vector_sigmoid(z)) * x[j];
-                               }) *
-                               rstd / static_cast<float>(a.dim);
+      const float projection =
+          sum_of(a.dim,
+                 [&](int64_t j) {
+                   const float z = load(gate + j);
+                   return load(dout + j) * load(weight + j) * (z * vector_sigmoid(z)) * x[j];
+                 }) *
+          rstd / static_cast<float>(a.dim);
 #pragma omp simd
       for (int64_t j = 0; j < a.dim; ++j) {
         const float z = load(gate + j), s = vector_sigmoid(z), silu = z * s;

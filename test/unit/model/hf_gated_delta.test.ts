@@ -22,7 +22,13 @@ test.each([
   ['qwen3_5_moe', 'Qwen3_5MoeForCausalLM', [false, true, true], [true, true, true]],
 ] as const)('the conformance model %s', (name, architecture, deltaLayers, moeLayers) => {
   const c = resolve(recorded(name));
-  expect(c).toMatchObject({ attentionGate: true, qkNorm: true, normUnitOffset: true, deltaLayers, moeLayers });
+  expect(c).toMatchObject({
+    attentionGate: true,
+    qkNorm: true,
+    normUnitOffset: true,
+    deltaLayers,
+    moeLayers,
+  });
   expect(c.delta).toEqual({
     keyHeads: 2,
     valueHeads: 4,
@@ -106,7 +112,9 @@ test('files of the hub: one tensor for all experts, parts that are no language m
 test('adapters: projections of both kinds of attention, none on the convolution', () => {
   const targets = adapterTargets(tensorMapping(resolve(recorded('qwen3_5'))));
   const of = (layer: number) =>
-    targets.flatMap(({ module }) => (module.startsWith(`model.layers.${layer}.`) ? [module.split('.').at(-1)] : []));
+    targets.flatMap(({ module }) =>
+      module.startsWith(`model.layers.${layer}.`) ? [module.split('.').at(-1)] : [],
+    );
   expect(of(0)).toEqual([
     ...['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'],
     ...['gate_proj', 'up_proj', 'down_proj'],

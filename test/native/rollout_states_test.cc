@@ -1,0 +1,265 @@
+#include <ATen/ATen.h>
+
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "check.h"
+#include "rollout/rollout.h"
+#include "small_decoder.h"
+
+// Generation with layers of the gated delta rule, whose states lie beside the pages of keys and values.
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+ModelConfig long_model(const std::string& variant) {
+  ModelConfig config = small(variant);
+  config.max_positions = 200;
+  return config;
+}
+
+Tokens prompt(int64_t length, int64_t salt = 0) {
+  Tokens tokens;
+  for (int64_t i = 0; i < length; ++i)
+    tokens.push_back(static_cast<int32_t>((i * 7 + i * i * 3 + salt * 11) % kVocabulary));
+  return tokens;
+}
+
+RolloutRequest request(uint64_t id, Tokens prompt, int64_t new_tokens) {
+  RolloutRequest r;
+  r.id = id;
+  r.prompt = std::move(prompt);
+  r.seed = 1000 + id;
+  r.sampling.max_new_tokens = new_tokens;
+  r.sampling.temperature = 1;
+  return r;
+}
+
+std::vector<RolloutRequest> some(int64_t count) {
+  std::vector<RolloutRequest> requests;
+  for (int64_t i = 0; i < count; ++i)
+    requests.push_back(request(static_cast<uint64_t>(i), prompt(1 + i * 37 % 90, i % 5), 10 + i % 30));
+  return requests;
+}
+
+struct Answer {
+  Tokens tokens;
+  std::vector<float> log_probs;
+  int64_t cached = 0;
+  bool operator==(const Answer&) const = default;
+};
+using Answers = std::map<uint64_t, Answer>;
+
+void take(Rollout& rollout, Answers& answers) {
+  for (RolloutOutput& output : rollout.take_outputs()) {
+    Answer& answer = answers[output.id];
+    answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
+    answer.log_probs.insert(answer.log_probs.end(), output.log_probs.begin(), output.log_probs.end());
+    answer.cached = output.cached_tokens;
+  }
+}
+
+Answers finish(Rollout& rollout, Answers answers = {}) {
+  while (rollout.step()) take(rollout, answers);
+  take(rollout, answers);
+  return answers;
+}
+
+Answers run(Rollout& rollout, const std::vector<RolloutRequest>& requests) {
+  for (const RolloutRequest& r : requests) rollout.submit(r);
+  return finish(rollout);
+}
+
+// Everything at once, with room for all.
+Answers run(Decoder& decoder, const std::vector<RolloutRequest>& requests) {
+  Rollout rollout(decoder, {});
+  return run(rollout, requests);
+}
+
+// The decoder of a model, of which one call fails, as for want of memory.
+class FailingDecoder final : public Decoder {
+ public:
+  explicit FailingDecoder(Decoder& decoder) : d_(decoder) {}
+
+  int64_t calls_left = -1;  // of block_output(), before one fails
+
+  const ModelConfig& config() const override { return d_.config(); }
+  at::Device device() const override { return d_.device(); }
+  at::ScalarType dtype() const override { return d_.dtype(); }
+  int64_t decode_row_tile() const override { return d_.decode_row_tile(); }
+  void begin_step(int64_t positions) override { d_.begin_step(positions); }
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
+    d_.embed(tokens, positions, x);
+  }
+  void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
+                        const at::Tensor& qkv) override {
+    d_.attention_inputs(layer, x, positions, qkv);
+  }
+  const GatedDeltaNet* delta_net(int64_t layer) const override { return d_.delta_net(layer); }
+  at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override {
+    return d_.gate_heads(layer, attn, qkv);
+  }
+  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+                    const at::Tensor& out) override {
+    if (calls_left >= 0 && calls_left-- == 0) throw Error(ErrorCode::kOutOfMemory, "no memory");
+    d_.block_output(layer, x, attn, out);
+  }
+  void logits(const at::Tensor& x, const at::Tensor& logits) override { d_.logits(x, logits); }
+
+ private:
+  Decoder& d_;
+};
+
+}  // namespace
+
+TEST(a_step_has_the_bits_of_a_forward) {
+  at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    SmallModel model(small("qwen3_5"), std::nullopt, dtype);
+    const GatedDeltaNet net(model.store, model.config, "layers.0.delta");
+    const DeltaConfig& delta = *model.config.delta;
+    const int64_t total = 90;
+    at::manual_seed(1);
+    const at::Tensor mixed = at::randn({total, net.columns()}).to(dtype);
+    const at::Tensor whole = net.forward(mixed, ops::separate_segments({0, 50, total}), nullptr);
+    const DeltaStates states{at::full({3, kernels::kConvWidth - 1, delta.channels()}, NAN, dtype),
+                             at::full({3, delta.value_heads, delta.key_dim, delta.value_dim}, NAN)};
+    // Two sequences in the slots 2 and 0, by chunks of so many rows.
+    int64_t done[2] = {0, 0};
+    const int64_t first[2] = {0, 50}, length[2] = {50, 40}, slots[2] = {2, 0};
+    for (const int64_t chunk : {1, 1, 2, 1, 17, 3, 1, 4, 50}) {
+      std::vector<at::Tensor> rows, expected;
+      std::vector<ops::StateRun> runs;
+      int64_t row = 0;
+      for (int sequence = 0; sequence < 2; ++sequence) {
+        const int64_t count = std::min(chunk, length[sequence] - done[sequence]);
+        if (count == 0) continue;
+        runs.push_back({row, count, slots[sequence], done[sequence] == 0});
+        rows.push_back(mixed.narrow(0, first[sequence] + done[sequence], count));
+        expected.push_back(whole.narrow(0, first[sequence] + done[sequence], count));
+        done[sequence] += count;
+        row += count;
+      }
+      const at::Tensor out = at::empty({row, delta.values()}, mixed.options());
+      net.step(at::cat(rows), runs, states, out);
+      CHECK(at::equal(out, at::cat(expected)));
+    }
+    CHECK(done[0] == length[0] && done[1] == length[1]);
+  }
+}
+
+TEST(few_slots_and_pages_change_no_token) {
+  for (const char* variant : {"qwen3_5", "qwen3_next"}) {
+    SmallModel model(long_model(variant));
+    model.transformer.begin_decoding();
+    const std::vector<RolloutRequest> requests = some(20);
+    const Answers together = run(model.transformer, requests);
+    const int64_t slot = StateCache::slot_bytes(model.config, at::kFloat),
+                  page = KvCache::page_bytes(model.config, at::kFloat);
+    for (const auto& [slots, pages] : std::vector<std::pair<int64_t, int64_t>>{{1, 4}, {3, 5}, {20, 6}}) {
+      RolloutOptions options{.kv_cache_bytes = slots * slot + pages * page};
+      options.state_slots = slots;
+      Rollout rollout(model.transformer, options);
+      CHECK(rollout.stats().cache_bytes == options.kv_cache_bytes && rollout.stats().pages == pages);
+      for (const RolloutRequest& r : requests) rollout.submit(r);
+      Answers answers;
+      int64_t most = 0;
+      while (rollout.step()) {
+        most = std::max(most, rollout.stats().running);
+        take(rollout, answers);
+      }
+      take(rollout, answers);
+      CHECK(answers == together);
+      CHECK(most <= slots && (slots == 1 || most > 1));
+      CHECK((rollout.stats().preemptions > 0) == (slots > 1));
+      CHECK(rollout.stats().pages_held == 0);
+    }
+    model.transformer.end_decoding();
+  }
+}
+
+TEST(samples_of_a_prompt_go_on_from_its_state) {
+  SmallModel model(long_model("qwen3_5"));
+  std::vector<RolloutRequest> requests;
+  for (uint64_t id = 0; id < 4; ++id) requests.push_back(request(id, prompt(75), 8));
+  Rollout rollout(model.transformer, {});
+  const Answers answers = run(rollout, requests);
+  CHECK(rollout.stats().computed_tokens == 75 + 4 * 7);
+  for (const RolloutRequest& r : requests) {
+    const Answer alone = run(model.transformer, {r}).at(r.id);
+    CHECK(alone.tokens == answers.at(r.id).tokens && alone.log_probs == answers.at(r.id).log_probs);
+  }
+}
+
+// No state is kept behind the rows of a page.
+TEST(a_second_turn_finds_nothing_in_the_cache) {
+  SmallModel model(long_model("qwen3_5"));
+  Rollout rollout(model.transformer, {});
+  const Answer first = run(rollout, {request(1, prompt(100), 20)}).at(1);
+  Tokens history = prompt(100);
+  history.insert(history.end(), first.tokens.begin(), first.tokens.end());
+  const Answer second = run(rollout, {request(2, history, 10)}).at(2);
+  CHECK(second.cached == 0 && rollout.stats().pages_indexed == 0);
+  CHECK(second == run(model.transformer, {request(2, history, 10)}).at(2));
+}
+
+TEST(aborted_and_parked_sequences_leave_their_slots) {
+  SmallModel model(long_model("qwen3_next"));
+  const std::vector<RolloutRequest> requests = some(12);
+  const Answers together = run(model.transformer, requests);
+  RolloutOptions options;
+  options.max_sequences = 4;
+  Rollout rollout(model.transformer, options);
+  for (uint64_t id = 100; id < 108; ++id) rollout.submit(request(id, prompt(30, 3), 40));
+  for (int64_t step = 0; step < 5; ++step) rollout.step();
+  for (uint64_t id = 100; id < 107; ++id) rollout.abort(id);
+  for (const RolloutRequest& r : requests) rollout.submit(r);
+  for (int64_t step = 0; step < 5; ++step) rollout.step();
+  CHECK(rollout.park(/*preempt=*/true));
+  const Answers all = finish(rollout);
+  for (const auto& [id, answer] : together) CHECK(all.at(id) == answer);
+}
+
+// What the layers before have done to their states cannot be done a second time.
+TEST(a_step_that_fails_is_computed_again_from_the_start) {
+  SmallModel model(long_model("qwen3_5"));
+  const std::vector<RolloutRequest> requests = some(6);
+  const Answers together = run(model.transformer, requests);
+  FailingDecoder decoder(model.transformer);
+  Rollout rollout(decoder, {.max_step_tokens = 40});
+  for (const RolloutRequest& r : requests) rollout.submit(r);
+  Answers answers;
+  for (int64_t step = 0; step < 12; ++step) {
+    if (step == 2 || step == 7) {
+      decoder.calls_left = 1;  // the first layer's states are those of the step
+      CHECK_THROWS(rollout.step(), "no memory");
+      CHECK(rollout.stats().running == 0);
+    }
+    rollout.step();
+    take(rollout, answers);
+  }
+  CHECK(finish(rollout, std::move(answers)) == together);
+}
+
+TEST(memory_for_one_state_and_one_page_is_the_least) {
+  SmallModel model(long_model("qwen3_5"));
+  const int64_t slot = StateCache::slot_bytes(model.config, at::kFloat),
+                page = KvCache::page_bytes(model.config, at::kFloat);
+  // q, k and v of 24 and 20 numbers, three rows of them, and 4 heads of 6 x 5.
+  CHECK(slot == 4 * (3 * (24 + 20) + 4 * 6 * 5));
+  CHECK(page == 4 * 2 * 2 * 8 * kPagePositions);
+  const auto sizes = [&](int64_t bytes) {
+    return cache_sizes({.max_positions = 200, .kv_cache_bytes = bytes}, model.config, at::kFloat);
+  };
+  CHECK(sizes(slot + page).slots == 1 && sizes(slot + page).pages == 1);
+  CHECK(sizes(20 * slot + 3 * page).slots > 10 && sizes(int64_t{1} << 30).slots == 256);
+  CHECK(sizes(int64_t{1} << 30).pages == 256 * 7);
+  CHECK_THROWS(sizes(slot + page - 1), "and the state of one sequence, " + std::to_string(slot) + " bytes");
+}
+
+TEST_MAIN()
