@@ -2,7 +2,7 @@
 // names that need escapes would end the text early, or be no JSON.
 
 /** Keywords of JSON schemas by what they hold. */
-const SCHEMAS_BY_NAME = ['properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas'];
+const SCHEMAS_BY_NAME = ['patternProperties', '$defs', 'definitions', 'dependentSchemas'];
 const LITERALS = ['const', 'enum', 'default', 'examples'];
 
 /** A JSON schema whose names come out as they are in `schema`. */
