@@ -268,7 +268,10 @@ test('constraints are asked before every token; what they forbid does not come',
       promptIds: [1],
       sampling: { maxNewTokens: 4, constraint: { next: () => new Uint32Array(5) } },
     });
-    await expect(none.result).rejects.toThrow('the constraint allows no token');
+    await expect(none.result).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('the constraint allows no token'),
+    });
     const schema = { kind: 'json-schema', schema: '{}' } as const;
     expect(() =>
       actor.rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 4 }, grammar: schema }),

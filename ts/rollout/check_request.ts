@@ -1,5 +1,12 @@
 // What every engine refuses at once: requests that make no sense, or that it can never serve.
-import { badOption, checkOptionNames, numberOption, temperatureOption } from '../base/check_options';
+import { types } from 'node:util';
+import {
+  badOption,
+  checkOptionNames,
+  flagOption,
+  numberOption,
+  temperatureOption,
+} from '../base/check_options';
 import { show } from '../base/text';
 import type { RolloutRequest, SamplingParams } from './request';
 
@@ -57,8 +64,7 @@ export class RequestChecks {
     const where = 'rollout';
     checkOptionNames(where, request, REQUEST_KEYS);
     const { promptIds, sampling } = request;
-    if (typeof promptIds !== 'object' || promptIds === null || !Number.isInteger(promptIds.length))
-      throw badOption(where, `promptIds: expected an array of token ids but got ${show(promptIds)}`);
+    refuseUnless(isArrayLike(promptIds), 'promptIds', 'an array of token ids', promptIds);
     let complete: SharedSampling;
     if (this.last !== null && sameButSeed(this.last.of, sampling)) {
       complete = this.last.complete;
@@ -69,8 +75,12 @@ export class RequestChecks {
     }
     numberOption(where, 'priority', request.priority, 0, {});
     numberOption(where, 'deadlineMs', request.deadlineMs, 1, { above: 0 });
-    if (typeof (sampling.seed ?? 0n) !== 'bigint')
-      throw badOption(where, `seed: expected a bigint from 0 to 2^64 - 1 but got ${show(sampling.seed)}`);
+    const { seed = 0n } = sampling;
+    refuseUnless(isSeed(seed), 'seed', 'a bigint from 0 to 2^64 - 1', seed);
+    const { cacheSalt, session, grammar } = request;
+    refuseUnless(isTextOrAbsent(cacheSalt), 'cacheSalt', 'a text', cacheSalt);
+    refuseUnless(isTextOrAbsent(session), 'session', 'a text', session);
+    refuseUnless(grammar === undefined || isGrammar(grammar), 'grammar', GRAMMARS, grammar);
     refuseOutside(where, 'promptIds', promptIds, model.vocabSize);
     if (promptIds.length === 0) throw badOption(where, 'promptIds: expected at least one token');
     const total = promptIds.length + complete.maxNewTokens;
@@ -92,6 +102,45 @@ export function checkRequest(request: RolloutRequest, model: ModelBounds): Compl
   return seed === undefined ? sampling : { ...sampling, seed };
 }
 
+const refuseUnless = (fits: boolean, name: string, expected: string, given: unknown): void => {
+  if (!fits) throw badOption('rollout', `${name}: expected ${expected} but got ${show(given)}`);
+};
+
+const GRAMMARS =
+  "{kind: 'json-schema', schema} or {kind: 'structural-tag', tag}, schema and tag as JSON texts,";
+
+const isArrayLike = (value: unknown): value is ArrayLike<unknown> => {
+  const length: unknown =
+    typeof value === 'object' && value !== null && 'length' in value ? value.length : -1;
+  return Number.isInteger(length) && (length as number) >= 0;
+};
+const isSeed = (value: unknown): boolean => typeof value === 'bigint' && value === BigInt.asUintN(64, value);
+const isTextOrAbsent = (value: unknown): boolean => value === undefined || typeof value === 'string';
+const isGrammar = (value: unknown): boolean => {
+  const { kind, schema, tag } = (value ?? {}) as Record<string, unknown>;
+  return typeof (kind === 'json-schema' ? schema : kind === 'structural-tag' ? tag : null) === 'string';
+};
+
+/** Of options that are no numbers: callers in JavaScript give anything. */
+function checkKinds({ stopTokenIds, stop, badWords, logitBias, constraint }: SamplingParams): void {
+  refuseUnless(isArrayLike(stopTokenIds ?? []), 'stopTokenIds', 'an array of token ids', stopTokenIds);
+  refuseUnless(Array.isArray(stop ?? []), 'stop', 'an array of texts', stop);
+  const words: unknown = badWords ?? [];
+  refuseUnless(
+    Array.isArray(words) && words.every(isArrayLike),
+    'badWords',
+    'an array of arrays of token ids',
+    badWords,
+  );
+  refuseUnless(types.isMap(logitBias ?? new Map()), 'logitBias', 'a Map of token ids and numbers', logitBias);
+  refuseUnless(
+    typeof (constraint ?? { next: show }).next === 'function',
+    'constraint',
+    'an object with the method next',
+    constraint,
+  );
+}
+
 /** Of lists it sees those of one batch, which are the same object. */
 function sameButSeed(a: SamplingParams, b: SamplingParams): boolean {
   if (typeof b !== 'object' || b === null) return false;
@@ -102,6 +151,7 @@ function sameButSeed(a: SamplingParams, b: SamplingParams): boolean {
 
 function completeSampling(where: string, s: SamplingParams, eosTokenIds: readonly number[]): SharedSampling {
   checkOptionNames(`${where} sampling`, s, SAMPLING_KEYS);
+  checkKinds(s);
   const number = (
     name: keyof SamplingParams,
     fallback: number,
@@ -121,7 +171,7 @@ function completeSampling(where: string, s: SamplingParams, eosTokenIds: readonl
     badWords: s.badWords ?? [],
     logitBias: s.logitBias ?? new Map(),
     topLogProbs: number('topLogProbs', 0, { integer: true, min: 0, max: MAX_TOP_LOG_PROBS }),
-    promptLogProbs: s.promptLogProbs ?? false,
+    promptLogProbs: flagOption(where, 'promptLogProbs', s.promptLogProbs, false),
     constraint: s.constraint,
   };
   if (s.maxNewTokens === undefined)

@@ -5,10 +5,31 @@ import { toolAgent } from '../../../ts/agent/loops/tool_agent';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import type { Trajectory } from '../../../ts/agent/trajectory/trajectory';
 import type { RolloutRequest } from '../../../ts/rollout/request';
+import type { ScriptedEngine } from '../../helpers/scripted_engine';
 import { speaking } from './chat_world';
 import { add, type Block, limits, post, run, schema, sessions, speak, tokenizer } from './endpoint_world';
 
 afterAll(() => sessions.close());
+
+test('likeliest tokens come where they are asked for; how tokens are drawn stays the run’s matter', async () => {
+  const engine = speaking(tokenizer, () => 'yes') as ScriptedEngine;
+  const agent = defineAgent({
+    run: async (_task, { endpoint }) => {
+      const { openaiBaseUrl, apiKey } = await endpoint();
+      const body = {
+        messages: [{ role: 'user', content: 'x' }],
+        logprobs: true,
+        top_logprobs: 2,
+        temperature: 0.1,
+      };
+      expect((await post(`${openaiBaseUrl}/chat/completions`, apiKey, body)).status).toBe(200);
+      return 1;
+    },
+  });
+  expect((await run(agent, { engine })).error).toBeNull();
+  const [{ sampling }] = engine.requests as [RolloutRequest];
+  expect([sampling.topLogProbs, sampling.temperature]).toEqual([2, undefined]);
+});
 
 describe('previous_response_id', () => {
   const tools = [{ type: 'function', name: 'add', description: '', parameters: schema }];

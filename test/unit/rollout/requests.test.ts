@@ -34,12 +34,29 @@ describe('a request', () => {
     [{}, { maxNewTokens: 1, badWords: [[1], []] }, /badWords: entry 1 is empty/],
     [{}, { maxNewTokens: 1, logitBias: new Map([[100, 1]]) }, /logitBias: .*outside the model's vocabulary/],
     [{}, { maxNewTokens: 1, seed: 3 }, /seed: expected a bigint/],
+    [{ promptIds: { length: -1 } }, { maxNewTokens: 1 }, /promptIds: expected an array of token ids/],
+    [{}, { maxNewTokens: 1, stop: 'end' }, /stop: expected an array of texts but got "end"/],
+    [{}, { maxNewTokens: 1, stopTokenIds: 5 }, /stopTokenIds: expected an array of token ids but got 5/],
+    [{}, { maxNewTokens: 1, stopTokenIds: new Set([500]) }, /stopTokenIds: expected an array of token ids/],
+    [{}, { maxNewTokens: 1, badWords: [5, 6] }, /badWords: expected an array of arrays of token ids/],
+    [{}, { maxNewTokens: 1, logitBias: { 5: 1 } }, /logitBias: expected a Map of token ids and numbers/],
+    [{}, { maxNewTokens: 1, constraint: {} }, /constraint: expected an object with the method next/],
+    [{}, { maxNewTokens: 1, promptLogProbs: 'yes' }, /promptLogProbs: expected true or false but got yes/],
+    [{ cacheSalt: 5 }, { maxNewTokens: 1 }, /cacheSalt: expected a text but got 5/],
+    [{ session: {} }, { maxNewTokens: 1 }, /session: expected a text/],
+    [{ grammar: '{}' }, { maxNewTokens: 1 }, /grammar: expected \{kind: 'json-schema', schema\} or/],
+    [{ grammar: { kind: 'json-schema', schema: {} } }, { maxNewTokens: 1 }, /schema and tag as JSON texts/],
     [{}, { maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
     [{ deadline: 3 }, { maxNewTokens: 1 }, /unknown option 'deadline'; did you mean 'deadlineMs'/],
   ])('%j with %j is refused', (request, sampling, message) => {
     const given = { promptIds: [1], sampling, ...request } as never;
     expect(() => checkRequest(given, model)).toThrow(message);
   });
+});
+
+test.each([-1n, 1n << 64n])('the seed %d, which would count as another one, is refused', (seed) => {
+  const given = { promptIds: [1], sampling: { maxNewTokens: 1, seed } };
+  expect(() => checkRequest(given, model)).toThrow(/seed: expected a bigint from 0 to 2\^64 - 1/);
 });
 
 describe('a deadline', () => {

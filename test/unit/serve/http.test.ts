@@ -97,7 +97,8 @@ async function sendAll(url: string, head: string, body: Buffer): Promise<string>
       socket.write(head);
       socket.write(body, () => sent());
     });
-    const [answer] = await once(socket.resume(), 'data');
+    const closed = once(socket, 'close').then(() => ['(no answer)']);
+    const [answer] = await Promise.race([once(socket.resume(), 'data'), closed]);
     return String(answer).split('\r\n')[0] as string;
   } finally {
     socket.destroy();

@@ -102,7 +102,11 @@ export class AgentChat {
         promptIds = this.ids.ids(conversation);
         return promptIds;
       },
-      sampling: (asked) => this.model.sampling(promptIds, asked.maxNewTokens),
+      // How tokens are drawn is the run's matter; to be told which others were likely changes nothing of it.
+      sampling: ({ maxNewTokens, topLogProbs }) => ({
+        ...this.model.sampling(promptIds, maxNewTokens),
+        ...(topLogProbs === undefined ? {} : { topLogProbs }),
+      }),
       request: this.model.request,
       onRecord: (record) => {
         this.model.record(record, (performance.now() - started) / 1000);

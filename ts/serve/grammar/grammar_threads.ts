@@ -12,6 +12,9 @@ import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol
 
 /** Compiling a grammar may take so long, milliseconds. */
 const CHECK_MS = 10_000;
+const TOO_SLOW =
+  `compiling it took more than ${CHECK_MS} ms; lengths of texts (maxLength, minLength, {m,n} of a pattern) take the ` +
+  'most, in proportion to them and the vocabulary';
 /** Of a grammar that took longer, milliseconds, masks are made apart from those of others: it is compiled once more for them. */
 const SLOW_MS = 500;
 /** A refusal is remembered so long, milliseconds: what took too long may have had a busy processor. */
@@ -100,7 +103,7 @@ export class GrammarThreads implements Grammars {
     try {
       await checker.ask({ kind: 'ready' });
       const late = new Promise<never>((_, reject) => {
-        timer = setTimeout(() => reject(new Error(`compiling it took more than ${CHECK_MS} ms`)), CHECK_MS);
+        timer = setTimeout(() => reject(new Error(TOO_SLOW)), CHECK_MS);
       });
       const started = performance.now();
       await Promise.race([checker.ask({ kind: 'check', grammar }), late]);

@@ -2,7 +2,7 @@
 // names that need escapes would end the text early, or be no JSON.
 
 /** Keywords of JSON schemas by what they hold. */
-const SCHEMAS_BY_NAME = ['properties', 'patternProperties', '$defs', 'definitions', 'dependentSchemas'];
+const SCHEMAS_BY_NAME = ['patternProperties', '$defs', 'definitions', 'dependentSchemas'];
 const LITERALS = ['const', 'enum', 'default', 'examples'];
 
 /** A JSON schema whose names come out as they are in `schema`. */
@@ -45,7 +45,7 @@ const isObject = (value: unknown): value is Record<string, unknown> =>
 /** Entries are defined, not set: __proto__ is a name as any other. */
 const mapped = (
   object: Record<string, unknown>,
-  valueOf: (value: unknown, key: string) => unknown,
-  keyOf: (key: string) => string = (key) => key,
+  change: (value: unknown, key: string) => unknown,
+  rename: (key: string) => string = (key) => key,
 ): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(object).map(([key, value]) => [keyOf(key), valueOf(value, key)]));
+  Object.fromEntries(Object.entries(object).map(([key, value]) => [rename(key), change(value, key)]));
