@@ -77,7 +77,7 @@ test('a call that must be made: read, recorded, and learnt from', async () => {
   const [choice] = (answer.body as { choices: { message: Record<string, unknown>; finish_reason: string }[] })
     .choices;
   expect(choice?.finish_reason).toBe('tool_calls');
-  const calls = (choice?.message ?? {})['tool_calls'] as { function: { name: string; arguments: string } }[];
+  const calls = choice?.message?.['tool_calls'] as { function: { name: string; arguments: string } }[];
   const [call] = calls;
   expect(call?.function.name).toBe('tell');
   const given = JSON.parse(call?.function.arguments ?? '');
