@@ -25,18 +25,18 @@ const needs = {
   device: 'cpu',
 } as const;
 
-// The config.json of the model says that the head is the embedding, and a server believes it.
-test('a server of our own starts with the head that the files have', async () => {
-  const [embedding, ...others] = modelTensors() as [NamedTensor, ...NamedTensor[]];
-  const head = { ...embedding, name: 'lm_head.weight', data: embedding.data.map((x) => -x) };
-  const model = await writeModel(path.join(scratch, 'own_head'), { tensors: [embedding, ...others, head] });
-  const [command, said] = [path.join(scratch, 'server.cjs'), path.join(scratch, 'said')];
+/** What a server of our own finds under `key` of the config.json that it is started with. */
+async function startedWith(model: string, key: string, name: string): Promise<string> {
+  const [command, said] = [`${name}.cjs`, `${name}.said`].map((file) => path.join(scratch, file)) as [
+    string,
+    string,
+  ];
   writeFileSync(
     command,
     `const fs = require('node:fs');
 const at = process.argv.indexOf('--model-path') + 1;
 const config = JSON.parse(fs.readFileSync(process.argv[at] + '/config.json', 'utf8'));
-fs.writeFileSync(${JSON.stringify(said)}, String(config.tie_word_embeddings));
+fs.writeFileSync(${JSON.stringify(said)}, String(config[${JSON.stringify(key)}]));
 process.exit(1);`,
   );
   const config = loadConfig(writeConfig(), [
@@ -45,11 +45,25 @@ process.exit(1);`,
     'actor_rollout_ref.rollout.mode=managed',
     'actor_rollout_ref.rollout.name=sglang',
     `actor_rollout_ref.rollout.server.command=${JSON.stringify([process.execPath, command])}`,
-    `actor_rollout_ref.rollout.server.weights_dir=${path.join(scratch, 'own_weights')}`,
-    `trainer.default_local_dir=${path.join(scratch, 'run')}`,
+    `actor_rollout_ref.rollout.server.weights_dir=${path.join(scratch, `${name}_weights`)}`,
+    `trainer.default_local_dir=${path.join(scratch, `${name}_run`)}`,
   ]);
   await expect(createEngines(config, needs)).rejects.toThrow(/server/);
-  expect(readFileSync(said, 'utf8')).toBe('false');
+  return readFileSync(said, 'utf8');
+}
+
+// The config.json of the model says that the head is the embedding, and a server believes it.
+test('a server of our own starts with the head that the files have', async () => {
+  const [embedding, ...others] = modelTensors() as [NamedTensor, ...NamedTensor[]];
+  const head = { ...embedding, name: 'lm_head.weight', data: embedding.data.map((x) => -x) };
+  const model = await writeModel(path.join(scratch, 'own_head'), { tensors: [embedding, ...others, head] });
+  expect(await startedWith(model, 'tie_word_embeddings', 'head')).toBe('false');
+}, 60_000);
+
+// One that starts with packed experts has no place for those that are trained.
+test('a server of our own starts with bfloat16 where the files have MXFP4', async () => {
+  const model = path.join(CONFORMANCE, '..', 'mxfp4', 'actor');
+  expect(await startedWith(model, 'quantization_config', 'mxfp4')).toBe('undefined');
 }, 60_000);
 
 test('old weights that cannot be deleted are a warning, and the workers end all the same', async () => {

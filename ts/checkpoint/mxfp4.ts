@@ -109,6 +109,9 @@ const shown = (shape: readonly number[]): string => shape.join(', ');
 const invalid = ({ name, file }: StoredTensor, message: string): TroupeError =>
   new TroupeError('INVALID_MODEL', `[model] ${file}: tensor '${printable(name, { max: 200 })}': ${message}`);
 
+export const hasPacked = (stored: ReadonlyMap<string, StoredTensor>): boolean =>
+  [...stored.values()].some(isPacked);
+
 /** Magnitudes of E2M1, by their three bits; the fourth is the sign. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
 const SCALE_BIAS = 127;

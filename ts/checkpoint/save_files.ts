@@ -4,7 +4,7 @@ import { writeSmallFile } from '../base/atomic_dir';
 import { architectureName } from '../model/tensor_names';
 import { restoreFloats } from './json_floats';
 import type { LoadedModel } from './model_dir';
-import { isPacked } from './mxfp4';
+import { hasPacked } from './mxfp4';
 import type { WritePlan } from './write_plan';
 
 /** What a tokenizer is made of besides its chat templates. */
@@ -80,7 +80,7 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
   const config: Record<string, unknown> = { ...model.raw, architectures: [architectureName(model.config)] };
   // What is saved is not quantised.
   delete config.quantization_config;
-  const dtype = asked ?? ([...model.stored.values()].some(isPacked) ? 'bfloat16' : null);
+  const dtype = asked ?? (hasPacked(model.stored) ? 'bfloat16' : null);
   if (model.config.head === 'value') {
     config.id2label = { '0': 'LABEL_0' };
     config.label2id = { LABEL_0: 0 };

@@ -5,6 +5,7 @@ import type { Actor } from '../actor/actor';
 import { GroupGuard } from '../base/group_guard';
 import { makeDirectories } from '../base/make_directories';
 import { reasonOf } from '../base/text';
+import { hasPacked } from '../checkpoint/mxfp4';
 import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { asynchrony } from '../config/derived/asynchrony';
@@ -44,8 +45,9 @@ export class ServerRollout {
       rollout.free_cache_engine &&
       asynchrony(config) === null &&
       (device === 'cuda' || !protocol.reloads);
-    // Which matrices there are is settled when a server starts, by the config.json that it starts with.
-    const started = weights.untied || actor.engine.model.ownHead;
+    // Which matrices there are, and how they lie in memory, is settled when a server starts, by the config.json that it starts with.
+    const { ownHead, stored } = actor.engine.model;
+    const started = weights.untied || ownHead || hasPacked(stored);
     const model = started ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
     const servers = serversOf(config, { dtype, device, model, releases }, protocol);
     const engine = await RemoteRollout.connect({

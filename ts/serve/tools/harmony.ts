@@ -123,7 +123,10 @@ export class HarmonyParser implements ToolParser {
   private give(message: Message, words: string, out: Parsed): void {
     if (words === '') return;
     const { kind } = message;
-    if (kind === 'call') return this.giveArguments(message, words, out);
+    if (kind === 'call') {
+      this.giveArguments(message, words, out);
+      return;
+    }
     const line = !message.written && this.said.has(kind) ? '\n' : '';
     message.written = true;
     this.said.add(kind);
