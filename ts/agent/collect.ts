@@ -19,7 +19,7 @@ export interface CollectOptions extends Omit<AgentRunOptions, 'seed' | 'session'
 
 /**
  * One trajectory per task, in their order.
- * @throws TroupeError AGENT_FAILED with onError fail
+ * @throws TroupeError AGENT_FAILED with onError fail; the signal's reason
  */
 export async function collectTrajectories(
   agent: Agent,
@@ -28,6 +28,7 @@ export async function collectTrajectories(
 ): Promise<Trajectory[]> {
   const { concurrency, first = 0 } = options;
   const limit = typeof concurrency === 'number' ? pLimit(concurrency) : concurrency;
+  options.signal?.throwIfAborted();
   const stop = new AbortController();
   // One for each trajectory.
   setMaxListeners(0, stop.signal);

@@ -63,7 +63,9 @@ export async function runAgent(agent: Agent, task: AgentTask, options: AgentRunO
   for (let attempt = 0; ; attempt++) {
     const trajectory = await runOnce(agent, task, options);
     if (trajectory.error === null || attempt >= options.retries) return trajectory;
-    await sleep(Math.min(100 * 2 ** attempt, 5000));
+    const { signal } = options;
+    // What broke it off, the next attempt throws before it begins.
+    await sleep(Math.min(100 * 2 ** attempt, 5000), undefined, signal && { signal }).catch(() => undefined);
   }
 }
 
