@@ -96,6 +96,11 @@ test.each<[string, string, Partial<ReturnType<typeof read>>]>([
     '<|channel|>commentary to=functions.other<|message|>{}<|call|>',
     { calls: [['other', '{}']] },
   ],
+  [
+    'a head that is too long for one',
+    `<|channel|>${'x'.repeat(1500)}${FINAL}one`,
+    { text: `<|channel|>${'x'.repeat(1500)}\none` },
+  ],
   ['a head that never ends', '<|channel|>analysis', {}],
 ])('%s', (_, response, expected) => {
   for (const size of SIZES)
