@@ -110,6 +110,33 @@ test.each<[string, string, Partial<ReturnType<typeof read>>]>([
     ]);
 });
 
+test('whatever is written, in whatever pieces: the same, with an end', () => {
+  const words = [
+    ...HARMONY_TAGS,
+    'analysis',
+    'final',
+    'commentary',
+    ' to=functions.time',
+    'to=time',
+    ' ',
+    '{"x": 1}',
+    'null',
+    '<',
+    '\n',
+    'a b',
+  ];
+  let seed = 7;
+  const draw = (count: number): number => {
+    seed = (seed * 48271) % 2147483647;
+    return seed % count;
+  };
+  for (let round = 0; round < 400; round++) {
+    const response = Array.from({ length: 1 + draw(14) }, () => words[draw(words.length)]).join('');
+    const whole = read(reading(), response, 10_000);
+    for (const size of SIZES) expect([response, read(reading(), response, size)]).toEqual([response, whole]);
+  }
+});
+
 test('arguments come as they are written, and stay open where the response is cut', () => {
   const parser = reading();
   const begun = parser.push('<|channel|>commentary to=functions.time <|constrain|>json<|message|>');
