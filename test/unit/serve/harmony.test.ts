@@ -3,9 +3,14 @@ import path from 'node:path';
 import { endTokenIds } from '../../../ts/data/end_tokens';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import type { Grammar } from '../../../ts/rollout/request';
+import { answerMessages } from '../../../ts/serve/anthropic/messages';
+import { parseMessages } from '../../../ts/serve/anthropic/messages_request';
+import type { Dialect } from '../../../ts/serve/call/answer';
 import { conversationText, replyMessage } from '../../../ts/serve/call/conversation';
 import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
+import { answerResponses } from '../../../ts/serve/openai/responses';
+import { parseResponses } from '../../../ts/serve/openai/responses_request';
 import { familyOf, responseReading, toolFamily } from '../../../ts/serve/tools/families';
 import { HARMONY_TAGS } from '../../../ts/serve/tools/harmony';
 import { CallCollector, type ToolParser } from '../../../ts/serve/tools/tool_parser';
@@ -91,6 +96,11 @@ test.each<[string, string, Partial<ReturnType<typeof read>>]>([
     '<|channel|>commentary to=functions.other<|message|>{}<|call|>',
     { calls: [['other', '{}']] },
   ],
+  [
+    'a head that is too long for one',
+    `<|channel|>${'x'.repeat(1500)}${FINAL}one`,
+    { text: `<|channel|>${'x'.repeat(1500)}\none` },
+  ],
   ['a head that never ends', '<|channel|>analysis', {}],
 ])('%s', (_, response, expected) => {
   for (const size of SIZES)
@@ -98,6 +108,33 @@ test.each<[string, string, Partial<ReturnType<typeof read>>]>([
       size,
       { text: '', reasoning: '', calls: [], ...expected },
     ]);
+});
+
+test('whatever is written, in whatever pieces: the same, with an end', () => {
+  const words = [
+    ...HARMONY_TAGS,
+    'analysis',
+    'final',
+    'commentary',
+    ' to=functions.time',
+    'to=time',
+    ' ',
+    '{"x": 1}',
+    'null',
+    '<',
+    '\n',
+    'a b',
+  ];
+  let seed = 7;
+  const draw = (count: number): number => {
+    seed = (seed * 48271) % 2147483647;
+    return seed % count;
+  };
+  for (let round = 0; round < 400; round++) {
+    const response = Array.from({ length: 1 + draw(14) }, () => words[draw(words.length)]).join('');
+    const whole = read(reading(), response, 10_000);
+    for (const size of SIZES) expect([response, read(reading(), response, size)]).toEqual([response, whole]);
+  }
 });
 
 test('arguments come as they are written, and stay open where the response is cut', () => {
@@ -224,6 +261,85 @@ describe('chat completions', () => {
     expect(pieces.length).toBeGreaterThan(2);
     expect(pieces.map((piece: Json) => piece.function.arguments).join('')).toBe('{"x": 1}');
     expect(streamed.at(-1).finish_reason).toBe('tool_calls');
+  });
+});
+
+describe('other dialects', () => {
+  const THINK = '<|channel|>analysis<|message|>I think.<|end|><|start|>assistant';
+  const CALL = '<|channel|>commentary to=functions.time <|constrain|>json<|message|>{"x": 1}<|call|>';
+  const { signal } = new AbortController();
+  let server: Served;
+  beforeAll(async () => {
+    server = await served(
+      () => `${THINK}<|channel|>commentary<|message|>Look.<|end|><|start|>assistant${CALL}`,
+      {
+        family: 'gpt-oss',
+      },
+    );
+  });
+  afterAll(() => server.close());
+  const outcome = async (dialect: Dialect, body: object): Promise<{ body: Json; streamed: Json[] }> => {
+    const whole = await dialect(server.model, body, signal);
+    const stream = await dialect(server.model, { ...body, stream: true }, signal);
+    if (!('body' in whole) || !('events' in stream)) throw new Error('not what was asked for');
+    const streamed: Json[] = [];
+    for await (const { data } of stream.events) streamed.push(JSON.parse(data));
+    return { body: whole.body, streamed };
+  };
+
+  test('/v1/messages: blocks of thoughts, which come back', async () => {
+    const tools = TOOLS.map(({ function: { name, parameters } }) => ({ name, input_schema: parameters }));
+    const asked = { model: 'tiny', max_tokens: 500, messages: [{ role: 'user', content: 'when?' }], tools };
+    const { body, streamed } = await outcome(answerMessages, asked);
+    expect(body.content).toEqual([
+      { type: 'thinking', thinking: 'I think.', signature: '' },
+      { type: 'text', text: 'Look.' },
+      { type: 'tool_use', id: expect.any(String), name: 'time', input: { x: 1 } },
+    ]);
+    const thought = streamed.flatMap(({ delta }) =>
+      delta?.type === 'thinking_delta' ? [delta.thinking] : [],
+    );
+    expect([thought.join(''), thought.length > 1]).toEqual(['I think.', true]);
+    const starts = streamed.filter(({ type }) => type === 'content_block_start');
+    expect(starts.map(({ index, content_block }) => [index, content_block.type])).toEqual([
+      [0, 'thinking'],
+      [1, 'text'],
+      [2, 'tool_use'],
+    ]);
+    const back = { ...asked, messages: [...asked.messages, { role: 'assistant', content: body.content }] };
+    expect(parseMessages(server.model, back).call.conversation.messages[1]).toMatchObject({
+      content: 'Look.',
+      reasoning_content: 'I think.',
+      tool_calls: [{ function: { name: 'time' } }],
+    });
+    const other = { ...server.model, family: toolFamily('hermes') };
+    expect(parseMessages(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
+  });
+
+  test('/v1/responses: items of thoughts, which come back', async () => {
+    const tools = TOOLS.map(({ function: { name, parameters } }) => ({ type: 'function', name, parameters }));
+    const asked = { model: 'tiny', input: [{ role: 'user', content: 'when?' }], tools };
+    const { body, streamed } = await outcome(answerResponses, asked);
+    expect(body.output).toMatchObject([
+      { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'I think.' }] },
+      { type: 'message', content: [{ type: 'output_text', text: 'Look.' }] },
+      { type: 'function_call', name: 'time', arguments: '{"x": 1}' },
+    ]);
+    expect(body.output[0].id).toMatch(/^rs_/);
+    const thought = streamed.flatMap(({ type, delta }) =>
+      type === 'response.reasoning_text.delta' ? [delta] : [],
+    );
+    expect([thought.join(''), thought.length > 1]).toEqual(['I think.', true]);
+    const back = { ...asked, input: [...asked.input, ...body.output] };
+    const { messages } = parseResponses(server.model, back).call.conversation;
+    expect(messages).toHaveLength(2);
+    expect(messages[1]).toMatchObject({
+      content: 'Look.',
+      reasoning_content: 'I think.',
+      tool_calls: [{ function: { name: 'time' } }],
+    });
+    const other = { ...server.model, family: toolFamily('hermes') };
+    expect(parseResponses(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
   });
 });
 

@@ -92,8 +92,10 @@ export class ConversationIds {
     const { messages, opened } = conversation;
     const upTo = messages.slice(0, at + 1);
     const whole = this.render(conversation, messages, opened);
+    const exact = this.history === 'template';
+    if (exact && !beginsAlike(state, whole)) return null;
     const plain = this.render(conversation, upTo, false);
-    if (this.history === 'template' && !asSampled(state, whole, plain)) return null;
+    if (exact && !thoughtAlike(state, whole, plain)) return null;
     if (whole.startsWith(plain)) return this.closing(plain, state) + whole.slice(plain.length);
     // The template writes the turn differently when it is not the last one: only what follows its words is compared.
     const marked = (list: readonly ChatMessage[]): readonly ChatMessage[] =>
@@ -129,12 +131,19 @@ export class ConversationIds {
   }
 }
 
-/** Whether the template writes the turn, in a conversation that goes on, as the model made it; `plain`: as if it were the last. */
-function asSampled({ promptText, reply, sampled }: State, whole: string, plain: string): boolean {
+/** Whether the template writes all up to the words of the turn as they were. */
+function beginsAlike({ promptText, reply: { content, reasoning } }: State, whole: string): boolean {
   if (!whole.startsWith(promptText)) return false;
-  if (reply.reasoning === '') return whole.slice(promptText.length).startsWith(reply.content.trimEnd());
-  // In how many messages it thought, and how the turn ends, counts, too.
-  const { reasoning } = reply;
+  return reasoning !== '' || whole.slice(promptText.length).startsWith(content.trimEnd());
+}
+
+/** Whether what was thought beside the words is there as well, as one thought, and the turn ends as if it were the last, `plain`. */
+function thoughtAlike(
+  { promptText, reply: { reasoning }, sampled }: State,
+  whole: string,
+  plain: string,
+): boolean {
+  if (reasoning === '') return true;
   return (
     whole.startsWith(plain) &&
     sampled.includes(reasoning) &&

@@ -68,6 +68,13 @@ class MessagesAnswer {
   private shown(one: BlockEvent): ServerEvent {
     const { index } = one;
     switch (one.kind) {
+      case 'thought_begin':
+        return event('content_block_start', { index, content_block: thinkingBlock('') });
+      case 'thought':
+        return event('content_block_delta', {
+          index,
+          delta: { type: 'thinking_delta', thinking: one.text },
+        });
       case 'text_begin':
         return event('content_block_start', { index, content_block: { type: 'text', text: '' } });
       case 'text':
@@ -113,7 +120,11 @@ class MessagesAnswer {
   }
 }
 
+/** The API signs them; here nobody checks. */
+const thinkingBlock = (thinking: string): object => ({ type: 'thinking', thinking, signature: '' });
+
 function contentBlock(block: Block): object {
+  if (block.kind === 'thought') return thinkingBlock(block.text);
   if (block.kind === 'text') return { type: 'text', text: block.text };
   const { id, name, arguments: source } = block;
   return { type: 'tool_use', id, name, input: objectOf(source) };

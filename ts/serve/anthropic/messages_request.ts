@@ -27,8 +27,11 @@ const toolResult = z.looseObject({
   tool_use_id: z.string(),
   content: words.nullish(),
 });
-/** What the model thought is not part of what it reads again. */
-const thinking = z.looseObject({ type: z.enum(['thinking', 'redacted_thinking']) });
+/** What the model thought is part of what it reads again only where its family has a place for it. */
+const thinking = z.looseObject({
+  type: z.enum(['thinking', 'redacted_thinking']),
+  thinking: z.string().optional(),
+});
 const block = z.union([textBlock, toolUse, toolResult, thinking], {
   error: 'expected a block of type text, tool_use, tool_result or thinking: this server reads text only',
 });
@@ -91,7 +94,10 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
     call: {
       fields: { prompt: 'messages', maxTokens: 'max_tokens', grammar: 'tools' },
       conversation: {
-        messages: [...opening, ...r.messages.flatMap(messagesOf)],
+        messages: [
+          ...opening,
+          ...r.messages.flatMap((one) => messagesOf(one, model.family?.channels !== undefined)),
+        ],
         tools,
         variables: {},
         opened: true,
@@ -125,7 +131,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
 }
 
 /** Results of tools are messages of their own, before what the user says beside them. */
-function messagesOf({ role, content }: z.infer<typeof message>): ChatMessage[] {
+function messagesOf({ role, content }: z.infer<typeof message>, thoughts: boolean): ChatMessage[] {
   const text = content.flatMap((one) => (one.type === 'text' ? [one.text as string] : [])).join('');
   if (role !== 'assistant') {
     const results = content.flatMap((one): ChatMessage[] => {
@@ -140,5 +146,15 @@ function messagesOf({ role, content }: z.infer<typeof message>): ChatMessage[] {
     const { id, name, input } = one as z.infer<typeof toolUse>;
     return [{ id, type: 'function', function: { name, arguments: input } }];
   });
-  return [{ role, content: text, ...(calls.length > 0 ? { tool_calls: calls } : {}) }];
+  const thought = content
+    .flatMap((one) => (one.type === 'thinking' ? [one['thinking'] ?? ''] : []))
+    .join('\n');
+  return [
+    {
+      role,
+      content: text,
+      ...(thoughts && thought !== '' ? { reasoning_content: thought } : {}),
+      ...(calls.length > 0 ? { tool_calls: calls } : {}),
+    },
+  ];
 }

@@ -1,7 +1,9 @@
-// A response as blocks of text and calls of tools, one after the other, for dialects that number them.
+// A response as blocks of thoughts, text and calls of tools, one after the other, for dialects that number them.
 import type { CallDelta } from './model_call';
 
 export type BlockEvent =
+  | { kind: 'thought_begin'; index: number }
+  | { kind: 'thought'; index: number; text: string }
   | { kind: 'text_begin'; index: number }
   | { kind: 'text'; index: number; text: string }
   | { kind: 'call_begin'; index: number; id: string; name: string }
@@ -10,25 +12,18 @@ export type BlockEvent =
 
 /** What there is of a block when it has ended. */
 export type Block =
+  | { kind: 'thought'; text: string }
   | { kind: 'text'; text: string }
   | { kind: 'call'; id: string; name: string; arguments: string };
 
-/** Turns deltas into blocks; text that follows a call is a block of its own. */
+/** Turns deltas into blocks; text that follows a thought or a call is a block of its own. */
 export class BlockWriter {
   readonly blocks: Block[] = [];
   private open = false;
 
-  *push({ text, calls }: Pick<CallDelta, 'text' | 'calls'>): Generator<BlockEvent> {
-    if (text !== '') {
-      if (!this.open || this.blocks.at(-1)?.kind !== 'text') {
-        yield* this.end();
-        this.blocks.push({ kind: 'text', text: '' });
-        this.open = true;
-        yield { kind: 'text_begin', index: this.index };
-      }
-      (this.blocks.at(-1) as Block & { kind: 'text' }).text += text;
-      yield { kind: 'text', index: this.index, text };
-    }
+  *push({ text, calls, reasoning }: Pick<CallDelta, 'text' | 'calls' | 'reasoning'>): Generator<BlockEvent> {
+    yield* this.words('thought', reasoning);
+    yield* this.words('text', text);
     for (const { id, name, arguments: more } of calls) {
       if (id !== undefined && name !== undefined) {
         yield* this.end();
@@ -41,6 +36,18 @@ export class BlockWriter {
       last.arguments += more;
       yield { kind: 'arguments', index: this.index, text: more };
     }
+  }
+
+  private *words(kind: 'thought' | 'text', text: string): Generator<BlockEvent> {
+    if (text === '') return;
+    if (!this.open || this.blocks.at(-1)?.kind !== kind) {
+      yield* this.end();
+      this.blocks.push({ kind, text: '' });
+      this.open = true;
+      yield { kind: `${kind}_begin`, index: this.index };
+    }
+    (this.blocks.at(-1) as Block & { text: string }).text += text;
+    yield { kind, index: this.index, text };
   }
 
   *end(): Generator<BlockEvent> {

@@ -25,6 +25,9 @@ export const answerResponses: Dialect = async (model, body, signal, hooks = {}) 
   return form.stream ? { events: answer.events() } : { body: await answer.whole() };
 };
 
+/** What begins an item, and the beginning of its id. */
+const BEGINS = { thought_begin: 'rs', text_begin: 'msg', call_begin: 'fc' } as const;
+
 const idOf = (kind: string): string => `${kind}_${randomUUID().replaceAll('-', '')}`;
 
 class ResponsesAnswer {
@@ -72,13 +75,21 @@ class ResponsesAnswer {
 
   private *shown(one: BlockEvent): Generator<ServerEvent> {
     const { index: output_index } = one;
-    if (one.kind === 'text_begin' || one.kind === 'call_begin')
-      this.ids.push(idOf(one.kind === 'text_begin' ? 'msg' : 'fc'));
+    if (one.kind in BEGINS) this.ids.push(idOf(BEGINS[one.kind as keyof typeof BEGINS]));
     const item_id = this.ids[output_index];
     const at = { item_id, output_index };
     const inText = { ...at, content_index: 0 };
     const block = this.writer.blocks[output_index] as Block;
     switch (one.kind) {
+      case 'thought_begin':
+        yield this.event('response.output_item.added', {
+          output_index,
+          item: { ...this.item(block, output_index, 'in_progress'), content: [] },
+        });
+        break;
+      case 'thought':
+        yield this.event('response.reasoning_text.delta', { ...inText, delta: one.text });
+        break;
       case 'text_begin':
         yield this.event('response.output_item.added', {
           output_index,
@@ -99,7 +110,9 @@ class ResponsesAnswer {
         yield this.event('response.function_call_arguments.delta', { ...at, delta: one.text });
         break;
       default:
-        if (block.kind === 'text') {
+        if (block.kind === 'thought')
+          yield this.event('response.reasoning_text.done', { ...inText, text: block.text });
+        else if (block.kind === 'text') {
           yield this.event('response.output_text.done', { ...inText, text: block.text, logprobs: [] });
           yield this.event('response.content_part.done', { ...inText, part: textPart(block.text) });
         } else {
@@ -115,6 +128,10 @@ class ResponsesAnswer {
 
   private item(block: Block, index: number, status: string): Record<string, unknown> {
     const id = this.ids[index];
+    if (block.kind === 'thought') {
+      const content = [{ type: 'reasoning_text', text: block.text }];
+      return { type: 'reasoning', id, status, summary: [], content };
+    }
     if (block.kind === 'text')
       return { type: 'message', id, status, role: 'assistant', content: [textPart(block.text)] };
     return {

@@ -37,8 +37,11 @@ const callOutput = z.looseObject({
   call_id: z.string(),
   output: content,
 });
-/** What the model thought is not part of what it reads again. */
-const reasoning = z.looseObject({ type: z.literal('reasoning') });
+/** What the model thought is part of what it reads again only where its family has a place for it. */
+const reasoning = z.looseObject({
+  type: z.literal('reasoning'),
+  content: list(z.looseObject({ text: z.string().optional() })).nullish(),
+});
 const item = z.union([call, callOutput, reasoning, message]);
 
 const tool = z.looseObject({
@@ -129,7 +132,10 @@ export function parseResponses(
       forced ? 'tool_choice' : 'text.format',
       'the engine behind this server cannot hold responses to a grammar',
     );
-  const messages = [...previousMessages(r.previous_response_id ?? null, kept), ...messagesOf(r.input)];
+  const messages = [
+    ...previousMessages(r.previous_response_id ?? null, kept),
+    ...messagesOf(r.input, model.family?.channels !== undefined),
+  ];
   const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
   return {
     call: {
@@ -195,12 +201,16 @@ function previousMessages(id: string | null, kept: KeptResponses | null): readon
 }
 
 /** Words of the assistant and the calls that follow them are one message. */
-function messagesOf(input: string | z.infer<typeof item>[]): ChatMessage[] {
+function messagesOf(input: string | z.infer<typeof item>[], thoughts: boolean): ChatMessage[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }];
   const messages: ChatMessage[] = [];
   for (const one of input) {
-    if (one.type === 'reasoning') continue;
-    if (one.type === 'function_call_output') {
+    if (one.type === 'reasoning') {
+      const { content: parts } = one as z.infer<typeof reasoning>;
+      const thought = parts?.map(({ text }) => text ?? '').join('') ?? '';
+      if (thoughts && thought !== '')
+        messages.push({ role: 'assistant', content: '', reasoning_content: thought });
+    } else if (one.type === 'function_call_output') {
       const { call_id, output } = one as z.infer<typeof callOutput>;
       messages.push({ role: 'tool', tool_call_id: call_id, content: output });
     } else if (one.type === 'function_call') {
@@ -212,7 +222,16 @@ function messagesOf(input: string | z.infer<typeof item>[]): ChatMessage[] {
       else messages.push({ role: 'assistant', content: '', tool_calls: [made] });
     } else {
       const { role, content: text } = one as z.infer<typeof message>;
-      messages.push({ role: role === 'developer' ? 'system' : role, content: text });
+      const last = messages.at(-1);
+      // The words that follow a thought.
+      if (
+        role === 'assistant' &&
+        last?.['reasoning_content'] !== undefined &&
+        last.content === '' &&
+        !last['tool_calls']
+      )
+        last.content = text;
+      else messages.push({ role: role === 'developer' ? 'system' : role, content: text });
     }
   }
   return messages;

@@ -78,11 +78,14 @@ export class HarmonyParser implements ToolParser {
     if (begun === '') return;
     if (HEADS.some((head) => head.startsWith(begun))) return;
     const at = buffer.indexOf(MESSAGE);
-    const isHead = HEADS.some((head) => begun.startsWith(head));
-    if (!isHead || (at < 0 && buffer.length > LONGEST_HEAD)) this.message = opened('text');
-    else if (at >= 0) {
+    if (!HEADS.some((head) => begun.startsWith(head))) this.message = opened('text');
+    else if (at >= 0 && at <= LONGEST_HEAD) {
       this.buffer = buffer.slice(at + MESSAGE.length);
       this.message = this.open(buffer.slice(0, at), out);
+    } else if (buffer.length >= LONGEST_HEAD + MESSAGE.length) {
+      this.buffer = buffer.slice(LONGEST_HEAD);
+      this.message = opened('text');
+      this.give(this.message, buffer.slice(0, LONGEST_HEAD), out);
     }
   }
 
