@@ -14,7 +14,11 @@ const expected = readSafetensors(join(IMAGES, 'images.safetensors'));
 
 /** The bytes that transformers has turned into the numbers of patches, row by row. */
 function pixelsOf(name: string): { height: number; width: number; pixels: Uint8Array } {
-  const [, rows, columns] = Array.from(integers(expected, `${name}.grid`), Number) as [number, number, number];
+  const [, rows, columns] = Array.from(integers(expected, `${name}.grid`), Number) as [
+    number,
+    number,
+    number,
+  ];
   const values = floats(expected, `${name}.pixel_values`);
   const { patchSize: P, mergeSize: M, mean, std } = READING;
   const [height, width] = [rows * P, columns * P];
@@ -164,7 +168,11 @@ describe('rows with images', () => {
   });
 
   test.each([
-    ['fewer places than images', ask('a', ['wide.png']), /a place \(<image>\) for 0 images, and the row has 1/],
+    [
+      'fewer places than images',
+      ask('a', ['wide.png']),
+      /a place \(<image>\) for 0 images, and the row has 1/,
+    ],
     ['more places than images', ask('<image><image>', ['wide.png']), /for 2 images, and the row has 1/],
     ['a prompt of text', { ...ask('', ['wide.png']), prompt: '<image>' }, /list of \{role, content\}/],
     ['a token for images in a text', ask('q', []), /have 1 with id \d+, which stands for an image/],

@@ -56,8 +56,7 @@ function redGreenBlue(data: Uint8Array, count: number, channels: number): Uint8A
   for (let i = 0; i < count; i++) {
     const at = i * channels;
     const seen = alpha ? (data[at + channels - 1] as number) : 255;
-    for (let c = 0; c < 3; c++)
-      pixels[3 * i + c] = onWhite(data[at + (grey ? 0 : c)] as number, seen);
+    for (let c = 0; c < 3; c++) pixels[3 * i + c] = onWhite(data[at + (grey ? 0 : c)] as number, seen);
   }
   return pixels;
 }
