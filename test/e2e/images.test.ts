@@ -113,7 +113,7 @@ beforeAll(async () => {
       actor: {
         ppo_mini_batch_size: 6,
         ppo_max_token_len_per_gpu: 512,
-        use_kl_loss: false,
+        use_kl_loss: true,
         optim: { lr: 0.006 },
       },
       rollout: { n: 8 },
@@ -121,6 +121,7 @@ beforeAll(async () => {
     trainer: {
       device: 'cpu',
       n_gpus_per_node: 1,
+      num_threads: 1,
       logger: [],
       save_freq: 40,
       test_freq: 40,
@@ -142,6 +143,7 @@ beforeAll(async () => {
     trainer: {
       device: 'cpu',
       n_gpus_per_node: 1,
+      num_threads: 1,
       logger: [],
       save_freq: -1,
       test_freq: 20,
@@ -194,9 +196,14 @@ test('SFT learns it from examples', async () => {
 test.each([
   ['agents', 'actor_rollout_ref.rollout.multi_turn.enable=true', /agents show it text alone/],
   ['a critic', 'algorithm.adv_estimator=gae', /a critic of its family is not there/],
-  ['servers', 'actor_rollout_ref.rollout.mode=server', /servers are sent token ids alone|server/],
+  [
+    'workers that decode together',
+    'actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=2',
+    /workers that decode together are not there for it/,
+  ],
+  ['servers', 'actor_rollout_ref.rollout.mode=server', /server/],
 ])('%s are refused before a worker is started', async (_, override, message) => {
   await expect(
-    observeRun(file('grpo.yaml'), [override, `trainer.default_local_dir=${file('no')}`], reward),
+    observeRun(file('grpo.yaml'), [...override.split(' '), `trainer.default_local_dir=${file('no')}`], reward),
   ).rejects.toThrow(message);
 });

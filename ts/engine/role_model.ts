@@ -2,12 +2,17 @@
 import type { LoadedModel } from '../checkpoint/model_dir';
 import { TroupeError } from '../errors';
 import { valueHeadName } from '../model/tensor_names';
+import type { NativeModelConfig } from '../native/bridge';
+
+/** Of a model whose tower is trained, or stays as it is. */
+export const configWithTower = (config: NativeModelConfig, frozen: boolean): NativeModelConfig =>
+  config.vision === null || !frozen
+    ? config
+    : { ...config, vision: { ...config.vision, trained: false } };
 
 /** Whose tower is trained, or stays as it is. */
 export function withTower(model: LoadedModel, frozen: boolean): LoadedModel {
-  const { vision } = model.config;
-  if (vision === null || !frozen) return model;
-  return { ...model, config: { ...model.config, vision: { ...vision, trained: false } } };
+  return { ...model, config: configWithTower(model.config, frozen) };
 }
 
 /** A reward model does not learn: without a trained head its scores would mean nothing. */
