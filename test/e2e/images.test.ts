@@ -204,6 +204,10 @@ test.each([
   ['servers', 'actor_rollout_ref.rollout.mode=server', /server/],
 ])('%s are refused before a worker is started', async (_, override, message) => {
   await expect(
-    observeRun(file('grpo.yaml'), [...override.split(' '), `trainer.default_local_dir=${file('no')}`], reward),
+    observeRun(
+      file('grpo.yaml'),
+      [...override.split(' '), `trainer.default_local_dir=${file('no')}`],
+      reward,
+    ),
   ).rejects.toThrow(message);
 });

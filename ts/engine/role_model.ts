@@ -6,9 +6,7 @@ import type { NativeModelConfig } from '../native/bridge';
 
 /** Of a model whose tower is trained, or stays as it is. */
 export const configWithTower = (config: NativeModelConfig, frozen: boolean): NativeModelConfig =>
-  config.vision === null || !frozen
-    ? config
-    : { ...config, vision: { ...config.vision, trained: false } };
+  config.vision === null || !frozen ? config : { ...config, vision: { ...config.vision, trained: false } };
 
 /** Whose tower is trained, or stays as it is. */
 export function withTower(model: LoadedModel, frozen: boolean): LoadedModel {

@@ -1,7 +1,7 @@
-import { actorSettings, referenceSettings } from '../../../ts/roles/role_settings';
-import { roleSpec } from '../../../ts/planner/role_parts';
-import { VISION_MODEL } from '../../helpers/vision_model';
 import { loadConfig } from '../../../ts/config/config';
+import { roleSpec } from '../../../ts/planner/role_parts';
+import { actorSettings, referenceSettings } from '../../../ts/roles/role_settings';
+import { VISION_MODEL } from '../../helpers/vision_model';
 import { writeConfig } from '../config/write_config';
 
 test.each([true, false])('a tower that is frozen: %s, is planned so', (frozen) => {
