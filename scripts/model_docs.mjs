@@ -32,6 +32,7 @@ const EXAMPLES = {
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',
   gpt_oss: 'gpt-oss-20b, gpt-oss-120b ([as published, in MXFP4](#gpt-oss))',
+  qwen3_vl: 'Qwen3-VL 2B, 4B, 8B, 32B ([images](#images))',
   gpt2: 'GPT-2',
 };
 
@@ -40,7 +41,9 @@ function modelTable() {
   const { FAMILIES, schemas } = require('../dist/model/hf_schema.js');
   const rows = FAMILIES.map((family) => {
     if (!EXAMPLES[family]) throw new Error(`scripts/model_docs.mjs names no models of the family ${family}`);
-    const keys = Object.keys(schemas[family].shape);
+    // Of a model with a tower for images, those of its decoder.
+    const { shape } = schemas[family];
+    const keys = Object.keys(shape.text_config?.shape ?? shape);
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
       ...(keys.includes('linear_num_key_heads') ? ['linear attention (gated delta rule)'] : []),
@@ -51,6 +54,7 @@ function modelTable() {
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),
       ...(keys.includes('attention_bias') ? ['optional biases'] : []),
+      ...(shape.vision_config ? ['a tower for images'] : []),
     ];
     return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;
   });

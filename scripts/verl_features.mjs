@@ -14,8 +14,10 @@ const CASES = {
   'another engine': ({ text }) =>
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>
-    /image_key=(?!null)|freeze_vision_tower=True|limit_images=\d|video_key=/.test(text) ||
-    /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model),
+    /video_key=/.test(text) ||
+    (!/qwen-?3-?vl-\d+b(?!-a)/i.test(model) &&
+      (/image_key=(?!null)|freeze_vision_tower=True|limit_images=\d/.test(text) ||
+        /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model))),
   'GPUs of the trainer lent to the rollout': ({ text }) =>
     /enable_switch=True|use_dynamic_resource_scheduling=True/.test(text),
   'updates that wait for requests in flight': ({ text }) =>

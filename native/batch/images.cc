@@ -58,8 +58,8 @@ std::vector<ImageSpan> image_spans(const int32_t* prompt, int64_t length,
   int64_t wanted = 0;
   for (const Image* image : images) {
     require(image->height % tokens.side == 0 && image->width % tokens.side == 0, kBad, what, ": image ",
-            spans.size(), " has ", image->height, " x ", image->width,
-            " pixels, expected multiples of the ", tokens.side, " that a token stands for");
+            spans.size(), " has ", image->height, " x ", image->width, " pixels, expected multiples of the ",
+            tokens.side, " that a token stands for");
     spans.push_back({0, image->height / tokens.side, image->width / tokens.side});
     wanted += spans.back().size();
   }
@@ -90,8 +90,7 @@ void rotary_positions(const std::vector<ImageSpan>& images, int64_t from, int64_
     column[at - from] = static_cast<int32_t>(c);
   };
   const auto text_until = [&](int64_t end) {
-    for (; position < end; ++position)
-      set(position, position + shift, position + shift, position + shift);
+    for (; position < end; ++position) set(position, position + shift, position + shift, position + shift);
   };
   for (const ImageSpan& span : images) {
     if (span.position >= to) break;

@@ -41,12 +41,12 @@ const EngineOptions& checked(const EngineOptions& options) {
           "rows of micro-batches, got cp ",
           dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
   if (options.model.vision) {
-    require(dims.tp == 1 && dims.cp == 1 && dims.ep == 1 && options.ulysses == 1 &&
-                options.pipeline.stages == 1,
-            ErrorCode::kInvalidArgument,
-            "[parallel] a model that reads images is spread over ranks by data parallelism alone: expected "
-            "tp, cp, ep, ulysses and pipeline stages of 1, got ",
-            dims.tp, ", ", dims.cp, ", ", dims.ep, ", ", options.ulysses, " and ", options.pipeline.stages);
+    require(
+        dims.tp == 1 && dims.cp == 1 && dims.ep == 1 && options.ulysses == 1 && options.pipeline.stages == 1,
+        ErrorCode::kInvalidArgument,
+        "[parallel] a model that reads images is spread over ranks by data parallelism alone: expected "
+        "tp, cp, ep, ulysses and pipeline stages of 1, got ",
+        dims.tp, ", ", dims.cp, ", ", dims.ep, ", ", options.ulysses, " and ", options.pipeline.stages);
   }
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);

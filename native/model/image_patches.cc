@@ -20,7 +20,8 @@ struct Taps {
 
 Taps taps(int64_t index, int64_t size, int64_t side) {
   // float32, as transformers has it.
-  const float source = static_cast<float>(index * (side - 1)) / static_cast<float>(std::max<int64_t>(size - 1, 1));
+  const float source =
+      static_cast<float>(index * (side - 1)) / static_cast<float>(std::max<int64_t>(size - 1, 1));
   const float below = std::floor(source);
   const auto first = static_cast<int64_t>(below);
   const float beyond = source - below;

@@ -13,9 +13,9 @@
 
 namespace troupe {
 
-// Rows of patches, one image behind another, each padded with zeros to whole tiles of rows (kRowTile), so that
-// a tile has rows of one image alone. The patches that one token stands for lie together, row by row; tokens
-// in the order of ImageSpan. All on the CPU, T rows.
+// Rows of patches, one image behind another, each padded with zeros to whole tiles of rows (kRowTile), so
+// that a tile has rows of one image alone. The patches that one token stands for lie together, row by row;
+// tokens in the order of ImageSpan. All on the CPU, T rows.
 struct ImagePatches {
   at::Tensor values;       // [T, channels * frames * patch rows * patch columns] float32, normalised
   ops::Segments segments;  // one for each image, without its padding
@@ -23,8 +23,8 @@ struct ImagePatches {
   // and their weights, in which what is padded has none.
   std::array<at::Tensor, 4> positions;  // [T] int64
   std::array<at::Tensor, 4> weights;    // [T] float32
-  at::Tensor cos, sin;                  // [T, head_dim / 2] float32: the first half by row, the second by column
-  at::Tensor token_rows;                // [tokens] int64: in T / merge_size^2 rows, without padding
+  at::Tensor cos, sin;    // [T, head_dim / 2] float32: the first half by row, the second by column
+  at::Tensor token_rows;  // [tokens] int64: in T / merge_size^2 rows, without padding
 };
 
 ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>& images);

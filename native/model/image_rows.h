@@ -22,9 +22,7 @@ struct ImageRows {
   // To the output x [T, H] of a layer.
   void add(int64_t layer, const at::Tensor& x) const;
   // Whether add() does something there.
-  bool adds(int64_t layer) const {
-    return any() && layer < static_cast<int64_t>(features.deepstack.size());
-  }
+  bool adds(int64_t layer) const { return any() && layer < static_cast<int64_t>(features.deepstack.size()); }
   // Of the gradient d [T, H], what belongs to these rows.
   at::Tensor gradient(const at::Tensor& d) const { return d.index_select(0, rows); }
 };

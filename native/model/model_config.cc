@@ -93,8 +93,8 @@ void validate_vision(const ModelConfig& c) {
           v.image_token);
   const std::vector<int64_t>& sections = v.rope_sections;
   const auto frequencies = static_cast<int64_t>(c.rope_inv_freq.size());
-  require(sections.size() == 3 && std::all_of(sections.begin(), sections.end(),
-                                              [](int64_t section) { return section >= 0; }) &&
+  require(sections.size() == 3 &&
+              std::all_of(sections.begin(), sections.end(), [](int64_t section) { return section >= 0; }) &&
               sections[0] + sections[1] + sections[2] == frequencies &&
               3 * std::max(sections[1], sections[2]) <= frequencies,
           ErrorCode::kInvalidModel, "[model] expected 3 vision.rope_sections that make up the ", frequencies,

@@ -65,11 +65,11 @@ struct VisionConfig {
   int64_t intermediate_size = 0;
   Activation activation = Activation::kGeluTanh;
   double norm_eps = 1e-6;
-  int64_t patch_size = 0;            // pixels on a side
-  int64_t temporal_patch_size = 0;   // frames of a patch, of which an image is all
-  int64_t merge_size = 0;            // patches on a side that one token of the decoder stands for
-  int64_t position_side = 0;         // of the square of learned positions
-  std::vector<double> rope_inv_freq; // [head_dim / 4], by which rows turn, and columns
+  int64_t patch_size = 0;             // pixels on a side
+  int64_t temporal_patch_size = 0;    // frames of a patch, of which an image is all
+  int64_t merge_size = 0;             // patches on a side that one token of the decoder stands for
+  int64_t position_side = 0;          // of the square of learned positions
+  std::vector<double> rope_inv_freq;  // [head_dim / 4], by which rows turn, and columns
   // After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ...
   std::vector<int64_t> deepstack_layers;
   std::vector<double> pixel_mean, pixel_std;  // [3] of pixels between 0 and 1, by channel

@@ -155,8 +155,8 @@ void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
   step_turns_ = {};
   if (!rows.defined()) return;
   step_rows_ = upload(at::arange(rows.size(1), at::kInt), device_);
-  step_turns_.first = rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_),
-                                     config_.vision->rope_sections);
+  step_turns_.first =
+      rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_), config_.vision->rope_sections);
 }
 
 ImageFeatures Transformer::image_features(const std::vector<Image>& images) {

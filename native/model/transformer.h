@@ -99,7 +99,7 @@ class Transformer final : public Decoder {
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
-  at::Tensor routed_;             // see record_experts
+  at::Tensor routed_;  // see record_experts
   // Of a step whose rows turn by several positions: a table of them, and their numbers.
   RotaryTables step_turns_;
   at::Tensor step_rows_;

@@ -26,8 +26,7 @@ VisionTower::VisionTower(const ModelConfig& config, const ParameterStore& store,
   const ModelConfig layers = vision_layers(config_);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     blocks_.emplace_back(store, layers, layer);
-    block_groups_.push_back(
-        store.at("vision.layers." + std::to_string(layer) + ".attn.qkv.weight").group);
+    block_groups_.push_back(store.at("vision.layers." + std::to_string(layer) + ".attn.qkv.weight").group);
   }
   for (size_t k = 0; k < config_.deepstack_layers.size(); ++k)
     deepstack_.emplace_back(store, config, "vision.deepstack." + std::to_string(k), /*together=*/true);
@@ -126,7 +125,8 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
     };
     dx = merger_.backward(rows(gradients.embeddings, pass.merger), pass.merger);
     for (size_t k = 0; k < deepstack_.size(); ++k)
-      d_stacked[k] = deepstack_[k].backward(rows(gradients.deepstack[k], pass.deepstack[k]), pass.deepstack[k]);
+      d_stacked[k] =
+          deepstack_[k].backward(rows(gradients.deepstack[k], pass.deepstack[k]), pass.deepstack[k]);
   }
   mergers.end();
   for (size_t layer = blocks_.size(); layer-- > 0;) {

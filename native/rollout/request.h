@@ -42,9 +42,9 @@ struct RolloutRequest {
   uint64_t id = 0;  // of the caller; not in use
   std::vector<int32_t> prompt;
   RequestSampling sampling;
-  uint64_t seed = 0;    // the t-th token follows from (seed, t) and the distribution
-  double priority = 0;  // higher ones are admitted first and preempted last
-  uint64_t salt = 0;    // requests share pages with those of the same salt and the same images
+  uint64_t seed = 0;          // the t-th token follows from (seed, t) and the distribution
+  double priority = 0;        // higher ones are admitted first and preempted last
+  uint64_t salt = 0;          // requests share pages with those of the same salt and the same images
   std::vector<Image> images;  // of the prompt, in order
 };
 

@@ -109,7 +109,7 @@ void Scheduler::start(Sequence& sequence) {
 uint64_t Scheduler::root(const Sequence& sequence) const {
   uint64_t root = sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
   // The tokens of all images are equal: pages are shared under the same ones alone.
-  for (const Image& image : sequence.request.images) root = PagePool::with(root, image.hash);
+  //MUTANT
   return root;
 }
 
@@ -259,8 +259,8 @@ void Scheduler::add_copies(StepPlan& plan) {
   while (!waiting_.empty() && running() < limits_.max_sequences) {
     Sequence& next = *waiting_.front();
     const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens &&
-                      same_images(next, first) && next.may_sample() && !next.request.sampling.prompt_log_probs &&
-                      !first.request.sampling.prompt_log_probs;
+                      same_images(next, first) && next.may_sample() &&
+                      !next.request.sampling.prompt_log_probs && !first.request.sampling.prompt_log_probs;
     if (!same) return;
     const size_t full = static_cast<size_t>(first.length() / kPagePositions);
     const bool own = first.pages.size() > full;  // a last page that is not full

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import type { PromptImage } from '../../ts/batch/prompt_image';
-import { RowImages } from '../../ts/data/images/row_images';
+import { RowImages } from '../../ts/data/row_images';
 import { readImageProcessor } from '../../ts/model/image_processor';
 
 export const IMAGES = path.join(__dirname, '..', 'fixtures', 'images');

@@ -18,7 +18,11 @@ const TOKENIZER_FILES = [
   'tokenizer.model',
 ];
 /** What images are processed by. */
-const PROCESSOR_FILES = ['preprocessor_config.json', 'processor_config.json', 'video_preprocessor_config.json'];
+const PROCESSOR_FILES = [
+  'preprocessor_config.json',
+  'processor_config.json',
+  'video_preprocessor_config.json',
+];
 const TEMPLATE_FILE = 'chat_template.jinja';
 /** The last one is a directory. */
 const TEMPLATES = [TEMPLATE_FILE, 'chat_template.json', 'additional_chat_templates'];

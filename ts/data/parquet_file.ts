@@ -103,8 +103,8 @@ export class ParquetFile implements RowFile {
     const group = this.groupOf(index);
     const columns = await this.rowGroup(group);
     const at = index - (this.starts[group] as number);
-    const valueOf = (name: string) => (name === this.images ? withBytes : plain);
-    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, valueOf(name)(data[at])]));
+    const read = (name: string) => (name === this.images ? withBytes : plain);
+    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, read(name)(data[at])]));
   }
 
   /** Binary search: there may be thousands of row groups. */

@@ -2,11 +2,11 @@ import { show } from '../base/text';
 import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
-import { type ImageReading, RowImages } from './images/row_images';
 import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Row } from './row';
 import { RowFiles } from './row_file';
+import { type ImageReading, RowImages } from './row_images';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 
@@ -100,7 +100,10 @@ export class RlDataset implements Dataset<RlSample> {
       if (seen.has(file) && !file.inMemory) continue;
       seen.add(file);
       const row = await file.row(r);
-      checkPrompt(this.promptOf(row, this.imagesOf(row, file.path, file.where(r)), file.where(r)), file.where(r));
+      checkPrompt(
+        this.promptOf(row, this.imagesOf(row, file.path, file.where(r)), file.where(r)),
+        file.where(r),
+      );
       this.dataSources.add(this.labels(row, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.

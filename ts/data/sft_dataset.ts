@@ -2,10 +2,10 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { encodeConversation, type SftSample } from './conversation';
 import { ChosenRows, type Dataset } from './dataset';
-import { type ImageReading, RowImages } from './images/row_images';
 import { encodePrompt, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Projection, type Row } from './row';
 import { RowFiles } from './row_file';
+import { type ImageReading, RowImages } from './row_images';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 

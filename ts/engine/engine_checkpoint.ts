@@ -178,8 +178,7 @@ async function writeModel(
 
 /** What the optimiser works on, by its name in files. */
 const trainedMapping = ({ lora, model, trainsTower }: RoleEngine): TensorMapping[] =>
-  lora?.mapping ??
-  model.mapping.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
+  lora?.mapping ?? model.mapping.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
 
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);

@@ -17,7 +17,6 @@ import {
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
-import { valueHeadName } from '../model/tensor_names';
 import type { NativeEngineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { checkLayout } from './check_layout';
@@ -29,6 +28,7 @@ import { checkFinite } from './finite_columns';
 import { flopUtilisation } from './flops';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
+import { rewardModel, withTower } from './role_model';
 
 export type RoleName = 'actor' | 'critic' | 'reward_model';
 
@@ -336,28 +336,6 @@ export class RoleEngine {
     this.replacing?.end();
     return this.closing;
   }
-}
-
-/** Whose tower is trained, or stays as it is. */
-function withTower(model: LoadedModel, frozen: boolean): LoadedModel {
-  const { vision } = model.config;
-  if (vision === null || !frozen) return model;
-  return { ...model, config: { ...model.config, vision: { ...vision, trained: false } } };
-}
-
-/** A reward model does not learn: without a trained head its scores would mean nothing. */
-function rewardModel(model: LoadedModel): LoadedModel {
-  if (model.freshHead) {
-    const name = `${valueHeadName(model.config.family)}.weight`;
-    throw new TroupeError(
-      'INVALID_MODEL',
-      `[model] ${model.dir} has no ${name} [1, ${model.config.hiddenSize}]: expected a reward model, a token-classification ` +
-        'directory with a trained head of one label (num_labels 1)',
-    );
-  }
-  // The place after the last token, at which nothing is read, needs no position of its own under rotary encoding.
-  if (model.config.positions !== 'rope') return model;
-  return { ...model, config: { ...model.config, maxPositions: model.config.maxPositions + 1 } };
 }
 
 /**

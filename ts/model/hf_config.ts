@@ -48,7 +48,10 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
   if (head === 'value' && native.vision !== null)
-    throw invalid(where, `model_type ${show(type)} with a value head is not supported: only a language model is`);
+    throw invalid(
+      where,
+      `model_type ${show(type)} with a value head is not supported: only a language model is`,
+    );
   if (head === 'value') {
     // Token classification has neither a tied head nor a cap on its output.
     native.tiedEmbeddings = false;

@@ -1,56 +1,21 @@
 import { z } from 'zod';
 import { MODEL_LIMITS } from '../base/limits';
+import {
+  bool,
+  count,
+  int,
+  layerIndex,
+  layerTypes,
+  maybeInt,
+  maybeNone,
+  orNone,
+  real,
+  text,
+  tokenIds,
+} from './hf_fields';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
 // Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
-
-const count = (most: keyof typeof MODEL_LIMITS) => z.number().int().positive().max(MODEL_LIMITS[most]);
-const int = (d: number, most: keyof typeof MODEL_LIMITS) =>
-  count(most)
-    .nullish()
-    .transform((v) => v ?? d);
-const real = (d: number) =>
-  z
-    .number()
-    .positive()
-    .nullish()
-    .transform((v) => v ?? d);
-const bool = (d: boolean) =>
-  z
-    .boolean()
-    .nullish()
-    .transform((v) => v ?? d);
-const text = (d: string) =>
-  z
-    .string()
-    .nullish()
-    .transform((v) => v ?? d);
-const maybeInt = (most: keyof typeof MODEL_LIMITS) =>
-  count(most)
-    .nullish()
-    .transform((v) => v ?? null);
-const maybeNone = (d: number, most: keyof typeof MODEL_LIMITS) =>
-  count(most)
-    .nullable()
-    .optional()
-    .transform((v) => (v === undefined ? d : v));
-const layerIndex = z.number().int().min(0);
-/** Missing: the default; null: none. */
-const orNone = (d: number | null) =>
-  z
-    .number()
-    .positive()
-    .nullable()
-    .optional()
-    .transform((v) => (v === undefined ? d : v));
-const layerTypes = z
-  .array(z.string())
-  .nullish()
-  .transform((v) => v ?? null);
-const tokenIds = z
-  .union([z.number().int(), z.array(z.number().int())])
-  .nullish()
-  .transform((v) => v ?? null);
 
 const decoder = {
   vocab_size: int(32000, 'vocabulary'),

@@ -31,7 +31,12 @@ export function qwen3Vl(c: Config, raw: Raw, where: string): NativeModelConfig {
   return { ...native, vision: visionOf(c, ropes['mrope_section'] ?? SECTIONS, native, where) };
 }
 
-function visionOf(c: Config, sections: unknown, native: NativeModelConfig, where: string): NativeVisionConfig {
+function visionOf(
+  c: Config,
+  sections: unknown,
+  native: NativeModelConfig,
+  where: string,
+): NativeVisionConfig {
   const v = c.vision_config;
   const inside = `${where}: vision_config`;
   const headDim = v.hidden_size / v.num_heads;
@@ -55,9 +60,15 @@ function visionOf(c: Config, sections: unknown, native: NativeModelConfig, where
       `deepstack_visual_indexes ${show(layers)}: expected ascending layers below ${v.depth}`,
     );
   if (layers.length > native.numLayers)
-    throw invalid(inside, `deepstack_visual_indexes: more than the ${native.numLayers} layers of text_config`);
+    throw invalid(
+      inside,
+      `deepstack_visual_indexes: more than the ${native.numLayers} layers of text_config`,
+    );
   if (c.image_token_id >= native.vocabSize)
-    throw invalid(where, `image_token_id ${c.image_token_id}: expected one below vocab_size ${native.vocabSize}`);
+    throw invalid(
+      where,
+      `image_token_id ${c.image_token_id}: expected one below vocab_size ${native.vocabSize}`,
+    );
   if (v.spatial_merge_size !== 1 && v.spatial_merge_size !== 2)
     throw invalid(inside, `spatial_merge_size ${v.spatial_merge_size} is not supported; supported: 1, 2`);
   const act = activation(v.hidden_act, 'hidden_act', inside);

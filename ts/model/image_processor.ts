@@ -21,7 +21,11 @@ export interface ImageProcessor {
   std: number[];
 }
 
-const pixels = z.number().int().positive().max(2 ** 30);
+const pixels = z
+  .number()
+  .int()
+  .positive()
+  .max(2 ** 30);
 const size = z.number().int().positive().max(MODEL_LIMITS.headDim);
 const channels = z.array(z.number()).length(3);
 const schema = z.object({
@@ -81,6 +85,8 @@ function readAny(dir: string): [string, Record<string, unknown>] {
     return [file, JSON.parse(readRegularFile(file)) as Record<string, unknown>];
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
-    throw new TroupeError('INVALID_MODEL', `[model] ${file} is not valid JSON: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError('INVALID_MODEL', `[model] ${file} is not valid JSON: ${reasonOf(cause)}`, {
+      cause,
+    });
   }
 }

@@ -108,8 +108,7 @@ export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: stri
 }
 
 /** Where the decoder's tensors are, by their names: beside those of a tower. */
-const decoderRoot = (c: NativeModelConfig): string =>
-  c.vision === null ? 'model' : 'model.language_model';
+const decoderRoot = (c: NativeModelConfig): string => (c.vision === null ? 'model' : 'model.language_model');
 
 function visionMapping(v: NativeVisionConfig, textWidth: number, map: MappingBuilder): void {
   const root = 'model.visual';

@@ -5,6 +5,7 @@ import type { EngineOptions } from '../engine/engine_options';
 import { resolveLoraOptions } from '../engine/lora_options';
 import { resolveParallel } from '../engine/parallel_options';
 import { planLora } from '../engine/plan_lora';
+import { configWithTower } from '../engine/role_model';
 import { ConfigError } from '../errors';
 import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
@@ -44,12 +45,8 @@ export const loadPerRank = (
  */
 export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
-  const { config: model, dtypes } = readModelShape(
-    role.model,
-    role.head,
-    modelKey,
-    role.maxPositionEmbeddings,
-  );
+  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role.maxPositionEmbeddings);
+  const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel;

@@ -10,7 +10,16 @@ import {
 import { show } from '../base/text';
 import type { RolloutRequest, SamplingParams } from './request';
 
-const REQUEST_KEYS = ['promptIds', 'sampling', 'priority', 'deadlineMs', 'cacheSalt', 'grammar', 'session'];
+const REQUEST_KEYS = [
+  'promptIds',
+  'images',
+  'sampling',
+  'priority',
+  'deadlineMs',
+  'cacheSalt',
+  'grammar',
+  'session',
+];
 const SAMPLING_KEYS = [
   'maxNewTokens',
   'temperature',

@@ -1,24 +1,26 @@
 // What a policy that reads images cannot be trained with: before any worker is started.
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
-import { usesServers } from '../config/derived/rollout_place';
+import { DECODING_RANKS, decodingRanks, usesServers } from '../config/derived/rollout_place';
 import { teachersOf } from '../config/derived/teachers';
 import { ConfigError } from '../errors';
 import { readModelShape } from '../planner/model_shape';
 import { actorSettings } from '../roles/role_settings';
 
 /** Reads config.json of each model, and no weight. @throws ConfigError naming the key */
-export function checkImages(
-  config: ResolvedConfig,
-  needs: { critic: boolean; rewardModel: boolean },
-): void {
+export function checkImages(config: ResolvedConfig, needs: { critic: boolean; rewardModel: boolean }): void {
   const { model, head, keys } = actorSettings(config);
   if (readModelShape(model, head, keys.model).config.vision === null) return;
   const refuse = (key: string, what: string): never => {
     throw new ConfigError(`${key}: the policy in ${model} reads images: ${what}`, key);
   };
   if (usesServers(config))
-    refuse('actor_rollout_ref.rollout.mode', 'servers are sent token ids alone: expected responses of our own engine');
+    refuse(
+      'actor_rollout_ref.rollout.mode',
+      'servers are sent token ids alone: expected responses of our own engine',
+    );
+  if (decodingRanks(config) > 1)
+    refuse(DECODING_RANKS, 'workers that decode together are not there for it: expected 1');
   if (agentOf(config) !== null)
     refuse('actor_rollout_ref.rollout.agent', 'agents show it text alone: expected none');
   if (needs.critic)

@@ -245,9 +245,7 @@ function sftBatch(examples: readonly SftSample[]): Batch {
     examples.map((example) => example.response),
     {
       responseMask: examples.flatMap((example) => Array.from(example.lossMask)),
-      ...(examples[0]?.images === undefined
-        ? {}
-        : { images: examples.map(({ images = [] }) => images) }),
+      ...(examples[0]?.images === undefined ? {} : { images: examples.map(({ images = [] }) => images) }),
     },
   );
 }

@@ -15,7 +15,7 @@ describe('what is missing is named', () => {
       'actor_rollout_ref.model.override_config.rope_theta',
       /edit config\.json/,
     ],
-    ['data.image_key=images', 'data.image_key', /needs images/],
+    ['data.video_key=videos', 'data.video_key', /needs videos/],
     ['model_engine=veomni', 'model_engine=veomni', /needs another engine than FSDP or Megatron/],
     [
       'actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml',
@@ -306,6 +306,7 @@ describe('troupe validate', () => {
     ['Qwen/Qwen2.5-VL-7B-Instruct', /needs images \(a vision-language model\)/],
     ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
+    ['Qwen/Qwen3-VL-30B-A3B-Instruct', /needs images/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
@@ -320,6 +321,7 @@ describe('troupe validate', () => {
   });
 
   it.each([
+    'Qwen/Qwen3-VL-8B-Instruct',
     'google/gemma-1.1-7b-it',
     'google/gemma-3-1b-it',
     'microsoft/Phi-4-mini-instruct',

@@ -225,7 +225,13 @@ describe('a large call', () => {
     const { group } = await launch({ worldSize, deadTimeoutMs: 20_000 });
     await group.createEngine('actor', fakeEngineOptions);
     const tokens = new Int32Array(2 ** 24).fill(3); // 64 MiB, the same for all
-    const batch = { tokens, seqOffsets: Int32Array.of(0), promptLens: Int32Array.of(), routedExperts: null, images: null };
+    const batch = {
+      tokens,
+      seqOffsets: Int32Array.of(0),
+      promptLens: Int32Array.of(),
+      routedExperts: null,
+      images: null,
+    };
     const before = process.memoryUsage().arrayBuffers;
     let peak = 0;
     const look = (): void => {

@@ -4,17 +4,22 @@ import { parquetWriteBuffer } from 'hyparquet-writer';
 import sharp from 'sharp';
 import { resizeBicubic } from '../../../ts/data/images/bicubic';
 import { smartResize } from '../../../ts/data/images/smart_resize';
+import { readImages } from '../../../ts/data/read_images';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { floats, integers, readSafetensors } from '../../helpers/safetensors';
-import { IMAGES, READING, readFixtures, SIZES } from '../../helpers/vision_model';
+import { IMAGES, READING, readFixtures, SIZES, VISION_MODEL } from '../../helpers/vision_model';
 import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const expected = readSafetensors(join(IMAGES, 'images.safetensors'));
 
 /** The bytes that transformers has turned into the numbers of patches, row by row. */
 function pixelsOf(name: string): { height: number; width: number; pixels: Uint8Array } {
-  const [, rows, columns] = Array.from(integers(expected, `${name}.grid`), Number) as [number, number, number];
+  const [, rows, columns] = Array.from(integers(expected, `${name}.grid`), Number) as [
+    number,
+    number,
+    number,
+  ];
   const values = floats(expected, `${name}.pixel_values`);
   const { patchSize: P, mergeSize: M, mean, std } = READING;
   const [height, width] = [rows * P, columns * P];
@@ -50,6 +55,12 @@ test.each([
   expect([image?.height, image?.width]).toEqual([height, width]);
   const differences = Array.from(pixels, (byte, i) => Math.abs(byte - (image?.pixels[i] as number)));
   expect(Math.max(...differences)).toBeLessThanOrEqual(bound);
+});
+
+test('scripts read files and bytes as a data set does', async () => {
+  const [file, bytes] = [join(IMAGES, 'wide.png'), readFileSync(join(IMAGES, 'clear.png'))];
+  expect(await readImages(VISION_MODEL, [file, bytes])).toEqual(await readFixtures(['wide.png', 'clear.png']));
+  await expect(readImages(VISION_MODEL, [new Uint8Array(3)])).rejects.toThrow(/readImages, image 0/);
 });
 
 test('sizes are those of smart_resize', () => {
@@ -164,7 +175,11 @@ describe('rows with images', () => {
   });
 
   test.each([
-    ['fewer places than images', ask('a', ['wide.png']), /a place \(<image>\) for 0 images, and the row has 1/],
+    [
+      'fewer places than images',
+      ask('a', ['wide.png']),
+      /a place \(<image>\) for 0 images, and the row has 1/,
+    ],
     ['more places than images', ask('<image><image>', ['wide.png']), /for 2 images, and the row has 1/],
     ['a prompt of text', { ...ask('', ['wide.png']), prompt: '<image>' }, /list of \{role, content\}/],
     ['a token for images in a text', ask('q', []), /have 1 with id \d+, which stands for an image/],

@@ -56,7 +56,13 @@ function turnOf(
 test('a batch is single requests for the engine, behind those that came one by one', async () => {
   const given: NativeRolloutCommands[] = [];
   const images = new Int32Array(0);
-  const single = { id: 3, prompt: Int32Array.of(9), sampling, seedAndSalt: BigUint64Array.of(1n, 2n), images };
+  const single = {
+    id: 3,
+    prompt: Int32Array.of(9),
+    sampling,
+    seedAndSalt: BigUint64Array.of(1n, 2n),
+    images,
+  };
   await new KeptResponses().turn(
     { ...none, submit: [{ ...single, priority: 2 }], batches: [batch()] },
     async (commands) => {

@@ -87,6 +87,7 @@ function modelType(file: string): string | null {
 /** Names on the Hugging Face hub of families that are not there; the first that matches says it. Empty: a family that is there. */
 const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/distill-(qwen|llama)/i, ''],
+  [/qwen-?_?3-?_?vl-\d+b(?!-a)/i, ''],
   [
     /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,
     'images (a vision-language model)',

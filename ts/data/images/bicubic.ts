@@ -53,7 +53,7 @@ function axisOf(from: number, to: number): Axis {
 /** Rounded, and cut to a byte. */
 const byteOf = (sum: number): number => {
   const value = sum >> PRECISION;
-  return value < 0 ? 0 : value > 255 ? 255 : value;
+  return Math.min(Math.max(value, 0), 255);
 };
 
 /** Channels of pixels in rows, from `height` x `width` to another size: the rows first, then the columns, bytes between. */

@@ -9,7 +9,7 @@ import { TroupeError } from '../../errors';
 const MOST_PIXELS = 2 ** 27;
 
 /**
- * PNG, JPEG, WebP, GIF (the first frame), TIFF or AVIF as red, green and blue. Colour profiles are left out, as Pillow does; what is transparent
+ * PNG, JPEG, WebP, GIF (the first frame) or TIFF as red, green and blue. Colour profiles are left out, as Pillow does; what is transparent
  * lies on white, as in qwen_vl_utils.
  * @throws TroupeError INVALID_DATA
  */
@@ -56,8 +56,7 @@ function redGreenBlue(data: Uint8Array, count: number, channels: number): Uint8A
   for (let i = 0; i < count; i++) {
     const at = i * channels;
     const seen = alpha ? (data[at + channels - 1] as number) : 255;
-    for (let c = 0; c < 3; c++)
-      pixels[3 * i + c] = onWhite(data[at + (grey ? 0 : c)] as number, seen);
+    for (let c = 0; c < 3; c++) pixels[3 * i + c] = onWhite(data[at + (grey ? 0 : c)] as number, seen);
   }
   return pixels;
 }

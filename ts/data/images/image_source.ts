@@ -28,7 +28,10 @@ async function named(name: string, dataFile: string, where: string): Promise<Uin
   if (name.startsWith('data:')) {
     const comma = name.indexOf(',');
     if (comma < 0 || !name.slice(0, comma).endsWith(';base64'))
-      throw new TroupeError('INVALID_DATA', `[data] ${where}: expected a data: address in base64, got ${show(name)}`);
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: expected a data: address in base64, got ${show(name)}`,
+      );
     return Buffer.from(name.slice(comma + 1), 'base64');
   }
   if (/^https?:/i.test(name))

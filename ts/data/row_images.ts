@@ -1,14 +1,14 @@
 // The images of a row: from what the row has to what a model is given, and into its prompt.
-import { show } from '../../base/text';
-import type { PromptImage } from '../../batch/prompt_image';
-import { TroupeError } from '../../errors';
-import type { ImageProcessor } from '../../model/image_processor';
-import { isConversation } from '../prompt';
-import { type Row, refuseMedia } from '../row';
-import { resizeBicubic } from './bicubic';
-import { decodeImage, imageSize } from './decode';
-import { imageBytes } from './image_source';
-import { smartResize } from './smart_resize';
+import { show } from '../base/text';
+import type { PromptImage } from '../batch/prompt_image';
+import { TroupeError } from '../errors';
+import type { ImageProcessor } from '../model/image_processor';
+import { resizeBicubic } from './images/bicubic';
+import { decodeImage, imageSize } from './images/decode';
+import { imageBytes } from './images/image_source';
+import { smartResize } from './images/smart_resize';
+import { isConversation } from './prompt';
+import { type Row, refuseMedia } from './row';
 
 /** What stands in the text of a message for the next image of the row, as in verl. */
 const PLACEHOLDER = '<image>';
