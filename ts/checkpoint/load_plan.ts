@@ -1,6 +1,6 @@
 import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
-import type { TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
 import { fileTensors, isBuffer, withoutPrefix } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
 import { blocksName, blocksShape, isPacked, packedPart } from './mxfp4';

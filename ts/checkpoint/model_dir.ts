@@ -5,7 +5,7 @@ import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
-import type { TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
 import { hasExpertsInOne, isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';

@@ -1,5 +1,6 @@
 import path from 'node:path';
-import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
+import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
 

@@ -10,7 +10,7 @@ import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '.
 import { Critic } from '../critic/critic';
 import { saveModel } from '../engine/engine_checkpoint';
 import { TroupeError } from '../errors';
-import type { TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
 import { CheckpointStore } from '../run/checkpoint_store';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
 import { streamTensors } from './stream_tensors';

@@ -1,5 +1,5 @@
 import type { NativeLoraOptions, NativeModelConfig, NativeTensorFile } from '../native/bridge';
-import type { TensorMapping } from './tensor_names';
+import type { TensorMapping } from './tensor_mapping';
 
 /** What there is to know of a model before its weights. */
 export interface ModelShape {

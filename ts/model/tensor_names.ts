@@ -3,76 +3,11 @@ import type {
   NativeLatentConfig,
   NativeModelConfig,
   NativeMoeConfig,
-  NativeVisionConfig,
 } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
 import type { Family } from './hf_schema';
-
-/**
- * One Hugging Face tensor, or a part of it, and where it lies in Troupe's parameters (native/model/decoder_layout.h): rows
- * [row, row + rows) of `param`, stored transposed in the file when `transpose` (GPT-2's Conv1D).
- */
-export interface TensorMapping {
-  hf: string;
-  shape: number[]; // in the file, of the whole tensor
-  /** The tensor holds those of all experts one behind the other, and this is the one at `part` of its first dimension. */
-  part?: number;
-  param: string;
-  row: number;
-  rows: number;
-  transpose: boolean;
-  /** A buffer: float32 in files of any dtype, without gradient and moments. */
-  buffer?: true;
-}
-
-interface Slice {
-  hf: string;
-  rows: number;
-}
-
-/** Collects the mapping; `cols` 0 marks a vector. */
-class MappingBuilder {
-  readonly entries: TensorMapping[] = [];
-
-  tensor(hf: string, param: string, rows: number, cols = 0, transpose = false): void {
-    this.fused(param, [{ hf, rows }], cols, transpose);
-  }
-
-  /** Depthwise, of one dimension: the file has another one of size 1 between. */
-  convolution(hf: string, param: string, rows: number, width: number): void {
-    this.entries.push({ hf, shape: [rows, 1, width], param, row: 0, rows, transpose: false });
-  }
-
-  /** A matrix whose columns the file has as several dimensions. */
-  shaped(hf: string, param: string, shape: number[]): void {
-    this.entries.push({ hf, shape, param, row: 0, rows: shape[0] as number, transpose: false });
-  }
-
-  buffer(hf: string, param: string, size: number): void {
-    this.entries.push({ hf, shape: [size], param, row: 0, rows: size, transpose: false, buffer: true });
-  }
-
-  /** One of the tensors that the file holds as one, whose first dimension they are, transposed; cols 0: vectors. */
-  part(hf: string, part: number, parts: number, param: string, rows: number, cols = 0): void {
-    const shape = cols === 0 ? [parts, rows] : [parts, cols, rows];
-    this.entries.push({ hf, shape, part, param, row: 0, rows, transpose: cols > 0 });
-  }
-
-  /** The same of matrices as they are. */
-  matrixOf(hf: string, part: number, parts: number, param: string, rows: number, cols: number): void {
-    this.entries.push({ hf, shape: [parts, rows, cols], part, param, row: 0, rows, transpose: false });
-  }
-
-  /** Several file tensors stacked by rows in one parameter. */
-  fused(param: string, slices: Slice[], cols = 0, transpose = false): void {
-    let row = 0;
-    for (const { hf, rows } of slices) {
-      const shape = cols === 0 ? [rows] : transpose ? [cols, rows] : [rows, cols];
-      this.entries.push({ hf, shape, param, row, rows, transpose });
-      row += rows;
-    }
-  }
-}
+import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
+import { visionMapping } from './vision_names';
 
 /** The parts of one tensor of a checkpoint, in the order in which they lie there: one, where it is no part. */
 export type FileTensor = readonly [TensorMapping, ...TensorMapping[]];
@@ -109,37 +44,6 @@ export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: stri
 
 /** Where the decoder's tensors are, by their names: beside those of a tower. */
 const decoderRoot = (c: NativeModelConfig): string => (c.vision === null ? 'model' : 'model.language_model');
-
-function visionMapping(v: NativeVisionConfig, textWidth: number, map: MappingBuilder): void {
-  const root = 'model.visual';
-  const { hiddenSize: width, intermediateSize: inner, patchSize, temporalPatchSize } = v;
-  const both = (hf: string, own: string, rows: number, cols = 0): void => {
-    map.tensor(`${hf}.weight`, `${own}.weight`, rows, cols);
-    map.tensor(`${hf}.bias`, `${own}.bias`, rows);
-  };
-  const kernel = [width, 3, temporalPatchSize, patchSize, patchSize];
-  map.shaped(`${root}.patch_embed.proj.weight`, 'vision.patches.weight', kernel);
-  map.tensor(`${root}.patch_embed.proj.bias`, 'vision.patches.bias', width);
-  map.tensor(`${root}.pos_embed.weight`, 'vision.positions.weight', v.positionSide ** 2, width);
-  for (let i = 0; i < v.numLayers; i++) {
-    const [hf, own] = [`${root}.blocks.${i}`, `vision.layers.${i}`];
-    both(`${hf}.norm1`, `${own}.attn_norm`, width);
-    both(`${hf}.attn.qkv`, `${own}.attn.qkv`, 3 * width, width);
-    both(`${hf}.attn.proj`, `${own}.attn.out`, width, width);
-    both(`${hf}.norm2`, `${own}.mlp_norm`, width);
-    both(`${hf}.mlp.linear_fc1`, `${own}.mlp.in`, inner, width);
-    both(`${hf}.mlp.linear_fc2`, `${own}.mlp.out`, width, inner);
-  }
-  const merged = width * v.mergeSize ** 2;
-  const merger = (hf: string, own: string, normed: number): void => {
-    both(`${hf}.norm`, `${own}.norm`, normed);
-    both(`${hf}.linear_fc1`, `${own}.in`, merged, merged);
-    both(`${hf}.linear_fc2`, `${own}.out`, textWidth, merged);
-  };
-  merger(`${root}.merger`, 'vision.merger', width);
-  for (const k of v.deepstackLayers.keys())
-    merger(`${root}.deepstack_merger_list.${k}`, `vision.deepstack.${k}`, merged);
-}
 
 function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOne: boolean): void {
   const root = decoderRoot(c);
@@ -194,7 +98,7 @@ function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
   const queries = c.attentionGate ? 2 * q : q;
-  const slices = (leaf: string): Slice[] =>
+  const slices = (leaf: string): FusedRows[] =>
     c.family === 'phi3'
       ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
       : [
@@ -251,7 +155,7 @@ function deltaMapping(
 }
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const slices = (leaf: string): Slice[] =>
+  const slices = (leaf: string): FusedRows[] =>
     c.family === 'phi3'
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [

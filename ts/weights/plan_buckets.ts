@@ -1,5 +1,6 @@
 import { badOption } from '../base/check_options';
-import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
+import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeWeightChunk } from '../native/bridge';
 import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';

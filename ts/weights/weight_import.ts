@@ -1,6 +1,7 @@
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
-import type { FileTensor, TensorMapping } from '../model/tensor_names';
+import type { TensorMapping } from '../model/tensor_mapping';
+import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeWeightBucket } from '../native/bridge';
 import { chunksOf } from './plan_buckets';

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { readHeader, readTensors } from '../../../ts/checkpoint/safetensors';
 import { planWrite } from '../../../ts/checkpoint/write_plan';
-import type { TensorMapping } from '../../../ts/model/tensor_names';
+import type { TensorMapping } from '../../../ts/model/tensor_mapping';
 
 let dir: string;
 beforeEach(() => {
