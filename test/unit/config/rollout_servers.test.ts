@@ -101,18 +101,18 @@ const REFUSED: [string, string[], string, RegExp][] = [
   ],
   [
     'a key that no header can hold',
-    ['name=vllm', 'mode=server', 'server.addresses=[http://a]', 'server.api_key_env=TROUPE_TEST_BROKEN_KEY'],
+    ['name=vllm', 'mode=server', 'server.addresses=[http://a]', 'server.api_key_env=BROKEN_SERVER_KEY'],
     'server.api_key_env',
-    /TROUPE_TEST_BROKEN_KEY has characters .*line break/,
+    /BROKEN_SERVER_KEY has characters .*line break/,
   ],
   ['an engine that nobody knows', ['name=vlm'], 'name', /native, vllm, sglang/],
 ];
 
 beforeAll(() => {
-  process.env['TROUPE_TEST_BROKEN_KEY'] = 'secret\n';
+  process.env['BROKEN_SERVER_KEY'] = 'secret\n';
 });
 afterAll(() => {
-  delete process.env['TROUPE_TEST_BROKEN_KEY'];
+  delete process.env['BROKEN_SERVER_KEY'];
 });
 
 test.each(REFUSED)('%s', (_, overrides, key, message) => {
