@@ -138,6 +138,7 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<op
   const int64_t total = mixed.size(0), cols = delta_.channels();
   const at::Tensor x = channels(mixed), weight = ops::conv_weight(conv_);
   const at::Tensor y = at::zeros({total, cols}, mixed.options());
+  if (simulated(mixed)) return y;
   const auto count = static_cast<size_t>(total * kernels::kConvWidth);
   if (!ops::has_delta_kernels(mixed)) {
     // Rows of the step, then all that are kept, then none.
@@ -167,6 +168,7 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<op
 
 void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                               const at::Tensor& conv) const {
+  if (simulated(mixed)) return;
   const at::Tensor x = channels(mixed);
   const auto bytes = static_cast<size_t>(delta_.channels()) * mixed.element_size();
   for (const ops::StateRun& run : runs) {
@@ -187,7 +189,6 @@ void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::St
 
 void GatedDeltaNet::step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                          const DeltaStates& states, const at::Tensor& out) const {
-  if (simulated(mixed)) return;
   const int64_t total = mixed.size(0);
   const at::Tensor convolved = convolve(mixed, runs, states.conv);
   keep_rows(mixed, runs, states.conv);
