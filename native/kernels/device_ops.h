@@ -6,6 +6,7 @@
 #include "base/simulated.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/gated_delta_rule.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/paged_attention.h"
@@ -36,6 +37,10 @@ struct DeviceOps {
                              const ops::Segments& segments, const at::Tensor& dq, const at::Tensor& dkv);
   void (*paged_attention)(const PagedAttention& task);
   void (*choose_tokens)(const TokenChoices& task);
+  // As in kernels/gated_delta_rule.h.
+  decltype(&ops::gated_delta_forward) gated_delta_forward;
+  decltype(&ops::gated_delta_backward) gated_delta_backward;
+  decltype(&ops::gated_delta_step) gated_delta_step;
 };
 
 #if TROUPE_CUDA

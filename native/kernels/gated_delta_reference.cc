@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/simulated.h"
 #include "base/upload.h"
 #include "kernels/ops.h"
 
@@ -12,6 +13,10 @@ namespace troupe::ops {
 
 bool has_delta_kernels(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+void simulate_temporaries(const at::Tensor& x, int64_t count) {
+  if (!on_cpu_threads(x.device())) at::empty({count, x.size(0), x.size(1)}, x.options().dtype(at::kFloat));
 }
 
 }  // namespace troupe::ops

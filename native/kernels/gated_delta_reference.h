@@ -8,6 +8,9 @@ namespace troupe::ops {
 
 // Whether the kernels of kernels/cpu take x: float32 or bfloat16 on a CPU.
 bool has_delta_kernels(const at::Tensor& x);
+// Where meta tensors stand for a GPU's: what the operations below hold beside their arguments, so many arrays
+// of the shape of x in float32.
+void simulate_temporaries(const at::Tensor& x, int64_t count);
 
 }  // namespace troupe::ops
 

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/simulated.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/device_ops.h"
 #include "kernels/gated_delta_reference.h"
 
 TROUPE_DECLARE_TABLES(DeltaKernels, delta_table)
@@ -162,7 +163,7 @@ DeltaRows DeltaRows::make(const DeltaSpec& spec, int64_t rows, const at::TensorO
 }
 
 void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates, const DeltaRows& out) {
-  if (simulated(x)) return;
+  if (simulated(x)) return simulate_temporaries(x, 4);
   if (!has_delta_kernels(x)) return reference::delta_inputs(spec, x, gates, out);
   kernels::delta_kernels().inputs[dtype_of(x)]({spec,
                                                 x.size(0),
@@ -179,7 +180,7 @@ void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& 
 void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates,
                            const DeltaRows& gradients, const at::Tensor& db, const at::Tensor& da,
                            const at::Tensor& da_log, const at::Tensor& ddt_bias) {
-  if (simulated(x)) return;
+  if (simulated(x)) return simulate_temporaries(x, 4);
   if (!has_delta_kernels(x))
     return reference::delta_inputs_backward(spec, x, gates, gradients, db, da, da_log, ddt_bias);
   kernels::delta_kernels().inputs_backward[dtype_of(x)]({spec,
@@ -200,6 +201,8 @@ void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const Del
 
 void gated_delta_forward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
                          const at::Tensor& out) {
+  if (const auto* device = kernels::device_ops_for(out))
+    return device->gated_delta_forward(spec, rows, segments, out);
   if (simulated(out)) return;
   if (!has_delta_kernels(out)) return reference::gated_delta_forward(spec, rows, segments, out);
   const std::vector<Family> families = families_of(segments);
@@ -216,6 +219,8 @@ void gated_delta_forward(const DeltaSpec& spec, const DeltaRows& rows, const Seg
 // A key head's value heads, and their columns, add to its gradients in turn.
 void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,
                           const at::Tensor& dout, const DeltaRows& gradients) {
+  if (const auto* device = kernels::device_ops_for(dout))
+    return device->gated_delta_backward(spec, rows, segments, dout, gradients);
   const std::vector<Family> families = families_of(segments);
   int64_t longest = 0;
   for (const Segment& segment : segments) longest = std::max(longest, segment.size());
@@ -243,6 +248,8 @@ void gated_delta_backward(const DeltaSpec& spec, const DeltaRows& rows, const Se
 void gated_delta_step(const DeltaSpec& spec, const DeltaRows& rows, const std::vector<StateRun>& runs,
                       const at::Tensor& states, const at::Tensor& out) {
   if (simulated(out)) return;
+  if (const auto* device = kernels::device_ops_for(out))
+    return device->gated_delta_step(spec, rows, runs, states, out);
   if (!has_delta_kernels(out)) return reference::gated_delta_step(spec, rows, runs, states, out);
   const int64_t blocks = column_blocks(spec), heads = spec.value_heads;
   auto* const all = states.mutable_data_ptr<float>();

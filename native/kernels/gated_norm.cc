@@ -41,7 +41,7 @@ int dtype_of(const at::Tensor& x) {
 
 void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
                         const at::Tensor& out) {
-  if (simulated(x)) return;
+  if (simulated(x)) return simulate_temporaries(x, 4);
   if (!has_delta_kernels(gate)) return reference::gated_norm_forward(x, gate, weight, eps, out);
   kernels::GatedNorm args = arguments(x, gate, weight, eps);
   args.out = {out.mutable_data_ptr(), out.stride(0)};
@@ -51,7 +51,7 @@ void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::T
 void gated_norm_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& gate,
                          const at::Tensor& weight, double eps, const at::Tensor& dx, const at::Tensor& dgate,
                          const at::Tensor& dweight) {
-  if (simulated(x)) return;
+  if (simulated(x)) return simulate_temporaries(x, 6);
   if (!has_delta_kernels(gate))
     return reference::gated_norm_backward(dout, x, gate, weight, eps, dx, dgate, dweight);
   kernels::gated_norm_kernels().backward[dtype_of(gate)]({arguments(x, gate, weight, eps),

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/parallel.h"
 #include "kernels/cpu_dispatch.h"
@@ -79,6 +80,37 @@ void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, con
   const at::Tensor row_sums = at::empty({spec.num_heads, padded}, floats(q));
 }
 
+// States of prefixes that others have, as far as they are kept.
+int64_t shared_prefixes(const ops::Segments& segments) {
+  std::set<int64_t> prefixes;
+  for (const ops::Segment& segment : segments) prefixes.insert(segment.prefix);
+  prefixes.erase(-1);
+  return static_cast<int64_t>(prefixes.size());
+}
+at::Tensor delta_states(const ops::DeltaSpec& spec, int64_t count, const at::Tensor& like) {
+  return at::empty({count, spec.value_heads, spec.key_dim, spec.value_dim}, floats(like));
+}
+
+void gated_delta_forward(const ops::DeltaSpec& spec, const ops::DeltaRows&, const ops::Segments& segments,
+                         const at::Tensor& out) {
+  delta_states(spec, shared_prefixes(segments), out);
+}
+
+// Of kernels/cuda/gated_delta_rule.cc; the scratch of the branches is gone when that of the others is taken.
+void gated_delta_backward(const ops::DeltaSpec& spec, const ops::DeltaRows&, const ops::Segments& segments,
+                          const at::Tensor& dout, const ops::DeltaRows&) {
+  int64_t branches = 0, scratch[2] = {0, 0};
+  for (const ops::Segment& segment : segments) {
+    const bool branch = segment.prefix >= 0;
+    branches += branch ? 1 : 0;
+    scratch[branch ? 1 : 0] += spec.key_heads * delta_scratch(segment.size(), spec.key_dim);
+  }
+  const int64_t shared = shared_prefixes(segments);
+  const at::Tensor states = delta_states(spec, shared, dout);
+  const at::Tensor gradients = delta_states(spec, shared + branches, dout);
+  for (const int64_t count : {scratch[1], scratch[0]}) at::empty({count}, floats(dout));
+}
+
 }  // namespace
 
 const DeviceOps* simulated_device_ops() {
@@ -92,6 +124,9 @@ const DeviceOps* simulated_device_ops() {
       attention_forward,
       attention_backward,
       nullptr,
+      nullptr,
+      gated_delta_forward,
+      gated_delta_backward,
       nullptr,
   };
   return &ops;

@@ -138,6 +138,7 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<op
   const int64_t total = mixed.size(0), cols = delta_.channels();
   const at::Tensor x = channels(mixed), weight = ops::conv_weight(conv_);
   const at::Tensor y = at::zeros({total, cols}, mixed.options());
+  if (simulated(mixed)) return y;
   const auto count = static_cast<size_t>(total * kernels::kConvWidth);
   if (!ops::has_delta_kernels(mixed)) {
     // Rows of the step, then all that are kept, then none.
@@ -167,27 +168,42 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<op
 
 void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                               const at::Tensor& conv) const {
+  if (simulated(mixed)) return;
   const at::Tensor x = channels(mixed);
+  if (!ops::has_delta_kernels(mixed)) {
+    const int64_t total = x.size(0), cols = x.size(1);
+    const at::Tensor kept = conv.view({-1, cols});
+    const at::Tensor all = at::cat({x, kept, at::zeros({1, cols}, x.options())});
+    std::vector<int64_t> from, to;
+    for (const ops::StateRun& run : runs) {
+      for (int64_t i = 0; i < kHistory; ++i) {
+        const int64_t source = run.count - kHistory + i, first = run.slot * kHistory;
+        from.push_back(source >= 0  ? run.row + source
+                       : run.begins ? all.size(0) - 1
+                                    : total + first + kHistory + source);
+        to.push_back(first + i);
+      }
+    }
+    const auto there = [&](const std::vector<int64_t>& index) {
+      return upload(at::tensor(index, at::kLong), mixed.device());
+    };
+    at::Tensor(kept).index_copy_(0, there(to), all.index_select(0, there(from)));
+    return;
+  }
   const auto bytes = static_cast<size_t>(delta_.channels()) * mixed.element_size();
   for (const ops::StateRun& run : runs) {
     if (run.begins && run.count < kHistory) conv.select(0, run.slot).zero_();
     for (int64_t i = 0; i < kHistory; ++i) {  // ascending: what is read has not been written
       const int64_t source = run.count - kHistory + i;
-      if (!mixed.is_cpu()) {
-        const at::Tensor kept = conv.select(0, run.slot);
-        kept[i].copy_(source >= 0 ? x[run.row + source] : kept[kHistory + source]);
-      } else {
-        std::memcpy(kept_at(conv, run.slot, i),
-                    source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source),
-                    bytes);
-      }
+      std::memcpy(kept_at(conv, run.slot, i),
+                  source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source),
+                  bytes);
     }
   }
 }
 
 void GatedDeltaNet::step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                          const DeltaStates& states, const at::Tensor& out) const {
-  if (simulated(mixed)) return;
   const int64_t total = mixed.size(0);
   const at::Tensor convolved = convolve(mixed, runs, states.conv);
   keep_rows(mixed, runs, states.conv);

@@ -95,6 +95,7 @@ EngineOptions options_for(const std::string& variant) {
   const bool lora = variant == "lora";
   EngineOptions options = options_of(lora ? "qwen3" : variant, HeadKind::kLm);
   options.optim->lr = 1e-2;  // an update that shows
+  if (options.model.delta) options.model.delta->key_heads = 4;
   if (!lora) return options;
   LoraOptions adapters;
   adapters.rank = 4;
@@ -121,7 +122,7 @@ struct Layout {
 // 4 of tp share two heads of keys; the vocabulary of 50 leaves the last rank less.
 TEST(ranks_that_decode_together_generate_what_one_process_does) {
   for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
-                                    "glm4_moe", "deepseek_v3", "gpt_oss", "latent", "lora"}) {
+                                    "glm4_moe", "deepseek_v3", "gpt_oss", "latent", "qwen3_5", "lora"}) {
     const EngineOptions options = options_for(variant);
     const auto engine = create_engine(options, nullptr);
     const std::vector<Answers> expected = generations(*engine, 0, 1, 1);

@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "check.h"
+#include "kernels/device_ops.h"
 #include "kernels/gated_delta_reference.h"
 #include "kernels/gated_norm.h"
 
@@ -150,6 +151,43 @@ TEST(a_row_has_the_same_bits_however_its_sequence_is_cut) {
     const at::Tensor again = at::empty_like(whole);
     ops::gated_delta_forward(kSpec, rows, kSegments, again);
     CHECK(at::equal(again, whole));
+  }
+}
+
+TEST(a_gpu_has_the_numbers_of_a_cpu) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
+    std::printf("  no GPU, or a build without CUDA: not compared\n");
+    return;
+  }
+  const auto there = [](const DeltaRows& rows) {
+    return DeltaRows{rows.x.cuda(), rows.decay.cuda(), rows.beta.cuda()};
+  };
+  for (const DeltaSpec& spec : {kSpec, DeltaSpec{1, 2, 128, 128}, DeltaSpec{2, 2, 200, 64}}) {
+    const DeltaRows rows = some_rows(spec), on_gpu = there(rows);
+    const at::Tensor out = at::empty({kRows, spec.value_heads * spec.value_dim});
+    const at::Tensor dout = at::randn_like(out);
+    dout.narrow(0, kReal, kRows - kReal).zero_();
+    ops::gated_delta_forward(spec, rows, kSegments, out);
+    const DeltaRows gradients = DeltaRows::make(spec, kRows, rows.x.options());
+    ops::gated_delta_backward(spec, rows, kSegments, dout, gradients);
+    const at::Tensor gpu_out = at::full_like(out, NAN).cuda();
+    ops::gated_delta_forward(spec, on_gpu, kSegments, gpu_out);
+    check_near(gpu_out.cpu(), wide(out), 1e-5, "out on a GPU");
+    const DeltaRows gpu_gradients = there(gradients);
+    for (const at::Tensor& gradient : {gpu_gradients.x, gpu_gradients.decay, gpu_gradients.beta})
+      gradient.fill_(NAN);
+    ops::gated_delta_backward(spec, on_gpu, kSegments, dout.cuda(), gpu_gradients);
+    check_near(gpu_gradients.x.cpu(), wide(gradients.x), 3e-5, "dx on a GPU");
+    check_near(gpu_gradients.decay.cpu(), wide(gradients.decay), 3e-5, "by log decay on a GPU");
+    check_near(gpu_gradients.beta.cpu(), wide(gradients.beta), 3e-5, "by beta on a GPU");
+
+    const at::Tensor states = at::full({2, spec.value_heads, spec.key_dim, spec.value_dim}, NAN).cuda();
+    const at::Tensor steps = at::full_like(gpu_out, NAN);
+    ops::gated_delta_step(spec, on_gpu, {{0, 2, 1, true}}, states, steps);
+    ops::gated_delta_step(spec, on_gpu, {{2, 30, 1, false}, {41, 37, 0, true}}, states, steps);
+    ops::gated_delta_step(spec, on_gpu, {{32, 8, 1, false}, {78, 5, 0, false}}, states, steps);
+    for (const auto& [begin, end] : {std::pair{0, 40}, std::pair{41, 83}})
+      CHECK(at::equal(steps.narrow(0, begin, end - begin), gpu_out.narrow(0, begin, end - begin)));
   }
 }
 

@@ -115,6 +115,8 @@ TEST(log_probs_and_gradients_are_those_of_the_merged_model) {
     CHECK(relative(adapted.log_probs(batch), dense.log_probs(batch)) < 1e-5);
     adapted.backward(batch, 64, weights, false);
     dense.backward(batch, 64, weights, false);
+    // Where vectors are brought to length one, short ones magnify rounding.
+    const double limit = config.delta ? 1e-4 : 2e-5;
     int64_t compared = 0;
     for (const Parameter& p : dense.store.all()) {
       CHECK(!adapted.store.at(p.info.name).grad.defined());
@@ -122,8 +124,8 @@ TEST(log_probs_and_gradients_are_those_of_the_merged_model) {
         const Parameter& a = adapted.store.at(site.a);
         const Parameter& b = adapted.store.at(site.b);
         const at::Tensor dense_grad = p.grad.narrow(0, site.row, b.master.size(0));
-        CHECK(relative(a.grad, at::mm(b.master.t(), dense_grad) * site.scale) < 2e-5);
-        CHECK(relative(b.grad, at::mm(dense_grad, a.master.t()) * site.scale) < 2e-5);
+        CHECK(relative(a.grad, at::mm(b.master.t(), dense_grad) * site.scale) < limit);
+        CHECK(relative(b.grad, at::mm(dense_grad, a.master.t()) * site.scale) < limit);
         ++compared;
       }
     }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/gated_delta_rule.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/linear_log_prob.h"
@@ -23,6 +24,9 @@ const DeviceOps* device_ops() {
       cuda::flash_attention_backward,
       cuda::decode_attention,
       cuda::choose_tokens,
+      cuda::gated_delta_forward,
+      cuda::gated_delta_backward,
+      cuda::gated_delta_step,
   };
   return &ops;
 }
