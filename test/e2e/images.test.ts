@@ -201,7 +201,11 @@ test.each([
     'actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=2',
     /workers that decode together are not there for it/,
   ],
-  ['servers', 'actor_rollout_ref.rollout.mode=server', /server/],
+  [
+    'servers',
+    'actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.mode=server actor_rollout_ref.rollout.server.addresses=[http://127.0.0.1:9]',
+    /servers are sent token ids alone/,
+  ],
 ])('%s are refused before a worker is started', async (_, override, message) => {
   await expect(
     observeRun(

@@ -4,10 +4,11 @@ import { parquetWriteBuffer } from 'hyparquet-writer';
 import sharp from 'sharp';
 import { resizeBicubic } from '../../../ts/data/images/bicubic';
 import { smartResize } from '../../../ts/data/images/smart_resize';
+import { readImages } from '../../../ts/data/read_images';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { floats, integers, readSafetensors } from '../../helpers/safetensors';
-import { IMAGES, READING, readFixtures, SIZES } from '../../helpers/vision_model';
+import { IMAGES, READING, readFixtures, SIZES, VISION_MODEL } from '../../helpers/vision_model';
 import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const expected = readSafetensors(join(IMAGES, 'images.safetensors'));
@@ -54,6 +55,12 @@ test.each([
   expect([image?.height, image?.width]).toEqual([height, width]);
   const differences = Array.from(pixels, (byte, i) => Math.abs(byte - (image?.pixels[i] as number)));
   expect(Math.max(...differences)).toBeLessThanOrEqual(bound);
+});
+
+test('scripts read files and bytes as a data set does', async () => {
+  const [file, bytes] = [join(IMAGES, 'wide.png'), readFileSync(join(IMAGES, 'clear.png'))];
+  expect(await readImages(VISION_MODEL, [file, bytes])).toEqual(await readFixtures(['wide.png', 'clear.png']));
+  await expect(readImages(VISION_MODEL, [new Uint8Array(3)])).rejects.toThrow(/readImages, image 0/);
 });
 
 test('sizes are those of smart_resize', () => {

@@ -9,7 +9,7 @@ import { TroupeError } from '../../errors';
 const MOST_PIXELS = 2 ** 27;
 
 /**
- * PNG, JPEG, WebP, GIF (the first frame), TIFF or AVIF as red, green and blue. Colour profiles are left out, as Pillow does; what is transparent
+ * PNG, JPEG, WebP, GIF (the first frame) or TIFF as red, green and blue. Colour profiles are left out, as Pillow does; what is transparent
  * lies on white, as in qwen_vl_utils.
  * @throws TroupeError INVALID_DATA
  */
