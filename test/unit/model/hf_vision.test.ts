@@ -19,7 +19,11 @@ const resolve = (change: (config: ReturnType<typeof raw>) => void, head: 'lm' | 
 test('what config.json says, and what transformers takes where it says nothing', () => {
   const { native } = resolve(({ text_config: text, vision_config: vision }) => {
     delete text?.['rope_parameters'];
-    Object.assign(text ?? {}, { head_dim: 128, rope_theta: 5e6, rope_scaling: { mrope_section: [24, 20, 20], rope_type: 'default' } });
+    Object.assign(text ?? {}, {
+      head_dim: 128,
+      rope_theta: 5e6,
+      rope_scaling: { mrope_section: [24, 20, 20], rope_type: 'default' },
+    });
     delete vision?.['patch_size'];
     delete vision?.['hidden_act'];
   });
@@ -46,14 +50,26 @@ test('the end token may stand in text_config, and the head is tied by the whole 
 });
 
 test.each([
-  ['vision_config', { out_hidden_size: 31 }, /out_hidden_size 31: expected the hidden_size 32 of text_config/],
+  [
+    'vision_config',
+    { out_hidden_size: 31 },
+    /out_hidden_size 31: expected the hidden_size 32 of text_config/,
+  ],
   ['vision_config', { num_position_embeddings: 35 }, /num_position_embeddings 35: expected a square/],
-  ['vision_config', { deepstack_visual_indexes: [2, 0] }, /deepstack_visual_indexes .* ascending layers below 3/],
+  [
+    'vision_config',
+    { deepstack_visual_indexes: [2, 0] },
+    /deepstack_visual_indexes .* ascending layers below 3/,
+  ],
   ['vision_config', { num_heads: 3 }, /heads whose size divides by 4/],
   ['vision_config', { spatial_merge_size: 3 }, /spatial_merge_size 3 is not supported/],
   ['vision_config', { in_channels: 1 }, /in_channels/],
   ['text_config', { rope_parameters: { mrope_section: [4, 4, 0] } }, /mrope_section .* at most a third/],
-  ['text_config', { rope_parameters: { mrope_section: [4, 2] } }, /mrope_section .* three numbers that make up the 8/],
+  [
+    'text_config',
+    { rope_parameters: { mrope_section: [4, 2] } },
+    /mrope_section .* three numbers that make up the 8/,
+  ],
   ['text_config', { quantization_config: { quant_method: 'fp8' } }, /quantised weights are not supported/],
 ])('%s with %j is refused', (part, change, message) => {
   expect(() => resolve((config) => Object.assign(config[part] ?? {}, change))).toThrow(message);
