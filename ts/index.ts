@@ -74,6 +74,7 @@ export type { PromptImage } from './batch/prompt_image';
 export type { ColumnData, Granularity, KnownColumns } from './batch/columns';
 export type { PaddedInput } from './batch/padded';
 export { balanceOrder, karmarkarKarp, sequenceWorkload } from './batch/partition';
+export type { PromptImage } from './batch/prompt_image';
 export type { SavedTokenizer } from './checkpoint/save_files';
 export {
   batchArithmetic,
@@ -99,6 +100,7 @@ export { WorkerGroup } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { readImages } from './data/read_images';
 export type { ChatMessage } from './data/chat_template';
+export { readImages } from './data/read_images';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export type { EngineOptions, OptimOptions } from './engine/engine_options';
 export type { LoraOptions } from './engine/lora_options';

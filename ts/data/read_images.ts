@@ -9,10 +9,7 @@ import { RowImages } from './row_images';
  * and the column `images` of a batch. An image stands for height * width / side^2 image tokens of its prompt, where side is that of `patch_size * merge_size` pixels.
  * @throws TroupeError INVALID_DATA or IO naming the image, INVALID_MODEL for a model that does not say how it reads images
  */
-export function readImages(
-  model: string,
-  images: readonly (string | Uint8Array)[],
-): Promise<PromptImage[]> {
+export function readImages(model: string, images: readonly (string | Uint8Array)[]): Promise<PromptImage[]> {
   const reading = { ...readImageProcessor(model), imageToken: -1 };
   return RowImages.of({ images }, 'images', reading, path.resolve('images'), 'readImages').read();
 }

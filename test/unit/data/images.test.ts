@@ -59,7 +59,9 @@ test.each([
 
 test('scripts read files and bytes as a data set does', async () => {
   const [file, bytes] = [join(IMAGES, 'wide.png'), readFileSync(join(IMAGES, 'clear.png'))];
-  expect(await readImages(VISION_MODEL, [file, bytes])).toEqual(await readFixtures(['wide.png', 'clear.png']));
+  expect(await readImages(VISION_MODEL, [file, bytes])).toEqual(
+    await readFixtures(['wide.png', 'clear.png']),
+  );
   await expect(readImages(VISION_MODEL, [new Uint8Array(3)])).rejects.toThrow(/readImages, image 0/);
 });
 

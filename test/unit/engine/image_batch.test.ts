@@ -11,11 +11,9 @@ const image = (fill: number): PromptImage => ({
 });
 const [red, blue] = [image(1), image(2)];
 /** Equal prompts, of which the third has another image, and the last the same one read again. */
-const batch = Batch.fromSequences(
-  [[1, 9], [1, 9], [1, 9], [1], [1, 9]],
-  [[2], [3], [4], [5], [6]],
-  { images: [[red], [red], [blue], [], [image(1)]] },
-);
+const batch = Batch.fromSequences([[1, 9], [1, 9], [1, 9], [1], [1, 9]], [[2], [3], [4], [5], [6]], {
+  images: [[red], [red], [blue], [], [image(1)]],
+});
 
 test('an image is sent once, however many sequences have it', () => {
   expect(imageBatch(batch)).toEqual({

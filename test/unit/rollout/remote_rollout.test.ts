@@ -33,6 +33,8 @@ test('responses are streamed, and whole at the end', async () => {
   expect(() => rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 1, badWords: [[3]] } })).toThrow(
     /vllm cannot serve/,
   );
+  const images = [{ height: 1, width: 1, pixels: new Uint8Array(3) }];
+  expect(() => rollout.submit({ ...request(1), images })).toThrow(/vllm is sent token ids alone/);
 });
 
 test('what follows the last token is read: counts, and a connection that serves the next request', async () => {

@@ -67,7 +67,7 @@ export class RemoteRollout implements RolloutEngine {
     if ((request.images ?? []).length > 0)
       throw badOption(
         'rollout',
-        `${protocol.name} is sent token ids alone: expected prompts without images (rollout.name troupe reads them)`,
+        `${protocol.name} is sent token ids alone: expected prompts without images, which our own engine takes`,
       );
     const sampling = checkRequest(request, { vocabSize, maxTokens: this.maxTokens, eosTokenIds });
     const reason =
