@@ -70,7 +70,6 @@ export type { RolloutCorrectionOptions } from './algorithms/rollout_correction/o
 export { rolloutCorrectionPreset } from './algorithms/rollout_correction/presets';
 export { rolloutCorrection } from './algorithms/rollout_correction/rollout_correction';
 export { Batch, type ColumnOptions, type RaggedInput, type Seqs } from './batch/batch';
-export type { PromptImage } from './batch/prompt_image';
 export type { ColumnData, Granularity, KnownColumns } from './batch/columns';
 export type { PaddedInput } from './batch/padded';
 export { balanceOrder, karmarkarKarp, sequenceWorkload } from './batch/partition';
@@ -98,7 +97,6 @@ export type {
 export { ResourcePools, type ResourcePoolsOptions } from './controller/resource_pools';
 export { WorkerGroup } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
-export { readImages } from './data/read_images';
 export type { ChatMessage } from './data/chat_template';
 export { readImages } from './data/read_images';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';

@@ -92,7 +92,7 @@ class FailingDecoder final : public Decoder {
   at::Device device() const override { return d_.device(); }
   at::ScalarType dtype() const override { return d_.dtype(); }
   int64_t decode_row_tile() const override { return d_.decode_row_tile(); }
-  void begin_step(int64_t positions) override { d_.begin_step(positions); }
+  void begin_step(int64_t positions, const at::Tensor& rows) override { d_.begin_step(positions, rows); }
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
     d_.embed(tokens, positions, x);
   }
