@@ -109,7 +109,7 @@ void Scheduler::start(Sequence& sequence) {
 uint64_t Scheduler::root(const Sequence& sequence) const {
   uint64_t root = sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
   // The tokens of all images are equal: pages are shared under the same ones alone.
-  //MUTANT
+  for (const Image& image : sequence.request.images) root = PagePool::with(root, image.hash);
   return root;
 }
 

@@ -108,8 +108,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     if (next == own.size() || own[next] != layer) continue;
     const at::Tensor qkv = rows_of(qkv_, config.mixer_inputs(layer));
     const at::Tensor attention = rows_of(attention_, config.mixer_outputs(layer));
-    const bool partial =
-        !all && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
+    const bool partial = !all && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
     if (const GatedDeltaNet* delta = decoder_.delta_net(layer)) {
       decoder_.attention_inputs(layer, x, at_positions, qkv);
       delta->step(qkv, state_runs, states_.layer(kept++), attention);
