@@ -1,4 +1,5 @@
 #include "batch/row_parts.h"
+#include "kernels/gemm.h"
 #include "tensor_training.h"
 
 // Ranks that share every sequence by context have the numbers of one process.
@@ -94,13 +95,15 @@ TEST(ten_updates_of_every_family_equal_one_process) {
 
 TEST(ten_updates_with_the_other_axes_equal_one_process) {
   const Task task = updates(10);
+  // Ten updates carry rounding on, which is more where products are LibTorch's.
+  const Tolerance tolerance{1e-5, ops::packs(at::zeros({1, 1})) ? 1e-5 : 5e-5};
   for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe"}) {
-    compare(context(variant, 2, 2), 1, task);
-    compare(context(variant, 2, 1, 2), 1, task);
+    compare(context(variant, 2, 2), 1, task, tolerance);
+    compare(context(variant, 2, 1, 2), 1, task, tolerance);
   }
-  compare(context("qwen3", 4), 1, task);
+  compare(context("qwen3", 4), 1, task, tolerance);
   compare(context("qwen3", 3), 1, updates(3));
-  compare(context("qwen3", 2), 2, task);
+  compare(context("qwen3", 2), 2, task, tolerance);
   EngineOptions interleaved = context("qwen3", 2, 2, 2);
   interleaved.sequence_parallel = false;
   compare(interleaved, 1, updates(3));

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "check.h"
+#include "kernels/gemm.h"
 #include "ranks.h"
 #include "toy_training.h"
 
@@ -121,6 +122,8 @@ struct Layout {
 
 // 4 of tp share two heads of keys; the vocabulary of 50 leaves the last rank less.
 TEST(ranks_that_decode_together_generate_what_one_process_does) {
+  // Ranks have narrower matrices; where products are LibTorch's, their sums are in another order then.
+  const double rounding = ops::packs(at::zeros({1, 1})) ? 2e-5 : 1e-4;
   for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
                                     "glm4_moe", "deepseek_v3", "gpt_oss", "latent", "qwen3_5", "lora"}) {
     const EngineOptions options = options_for(variant);
@@ -137,7 +140,7 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
         if (layout.offload) own.offload = {true, true, true};
         const auto sharded = create_engine(own, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
         const std::vector<Answers> found = generations(*sharded, comm.rank(), layout.ranks, layout.tp);
-        for (size_t i = 0; i < found.size(); ++i) CHECK(distance(found[i], expected[i]) < 2e-5);
+        for (size_t i = 0; i < found.size(); ++i) CHECK(distance(found[i], expected[i]) < rounding);
       });
     }
   }
