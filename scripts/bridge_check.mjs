@@ -13,7 +13,14 @@ const report = (where, what) => findings.push(`${where}: ${what}`);
 
 const withoutComments = (text) => text.replace(/\/\*[\s\S]*?\*\//g, '').replace(/\/\/.*$/gm, '');
 const declared = withoutComments(
-  ['bridge.ts', 'bridge_data.ts', 'bridge_losses.ts', 'bridge_rollout.ts', 'bridge_simulation.ts']
+  [
+    'bridge.ts',
+    'bridge_data.ts',
+    'bridge_model.ts',
+    'bridge_losses.ts',
+    'bridge_rollout.ts',
+    'bridge_simulation.ts',
+  ]
     .map((name) => readFileSync(path.join(root, 'ts', 'native', name), 'utf8'))
     .join('\n'),
 );

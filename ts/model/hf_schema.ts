@@ -1,5 +1,4 @@
 import { z } from 'zod';
-import { MODEL_LIMITS } from '../base/limits';
 import {
   bool,
   count,
@@ -13,121 +12,19 @@ import {
   text,
   tokenIds,
 } from './hf_fields';
+import {
+  decoder,
+  deepseek,
+  deepseekExperts,
+  expertCount,
+  gatedDelta,
+  qwen2,
+  qwenWindow,
+  sparse,
+} from './hf_schema_parts';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
 // Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
-
-const decoder = {
-  vocab_size: int(32000, 'vocabulary'),
-  hidden_size: int(4096, 'width'),
-  intermediate_size: int(11008, 'width'),
-  num_hidden_layers: int(32, 'layers'),
-  num_attention_heads: int(32, 'heads'),
-  num_key_value_heads: maybeInt('heads'),
-  head_dim: maybeInt('headDim'),
-  hidden_act: text('silu'),
-  max_position_embeddings: int(2048, 'positions'),
-  rms_norm_eps: real(1e-6),
-  tie_word_embeddings: bool(false),
-  eos_token_id: tokenIds,
-};
-
-const qwenWindow = {
-  use_sliding_window: bool(false),
-  // transformers writes 0 where there is no window.
-  sliding_window: z
-    .number()
-    .min(0)
-    .nullable()
-    .optional()
-    .transform((v) => (v === undefined ? 4096 : v === 0 ? null : v)),
-};
-
-const expertCount = (d: number) =>
-  z
-    .number()
-    .int()
-    .min(0)
-    .max(MODEL_LIMITS.expertBlocks)
-    .nullish()
-    .transform((v) => v ?? d);
-
-/** Which layers have experts, and how their weights are normalised. */
-const sparse = {
-  decoder_sparse_step: int(1, 'positions'),
-  norm_topk_prob: bool(false),
-  mlp_only_layers: z
-    .array(layerIndex)
-    .nullish()
-    .transform((v) => v ?? []),
-};
-
-/** DeepSeek-V3's router. */
-const deepseekExperts = {
-  routed_scaling_factor: real(1),
-  n_group: int(1, 'expertBlocks'),
-  topk_group: int(1, 'expertBlocks'),
-};
-
-const qwen2 = z.object({
-  ...decoder,
-  ...qwenWindow,
-  vocab_size: int(151936, 'vocabulary'),
-  intermediate_size: int(22016, 'width'),
-  num_key_value_heads: maybeNone(32, 'heads'),
-  max_position_embeddings: int(32768, 'positions'),
-  max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
-  layer_types: layerTypes,
-});
-
-const deepseek = z.object({
-  ...decoder,
-  vocab_size: int(129280, 'vocabulary'),
-  hidden_size: int(7168, 'width'),
-  intermediate_size: int(18432, 'width'),
-  num_hidden_layers: int(61, 'layers'),
-  num_attention_heads: int(128, 'heads'),
-  num_key_value_heads: maybeNone(128, 'heads'),
-  max_position_embeddings: int(4096, 'positions'),
-  attention_bias: bool(false),
-  q_lora_rank: maybeNone(1536, 'width'),
-  kv_lora_rank: int(512, 'width'),
-  qk_rope_head_dim: int(64, 'headDim'),
-  qk_nope_head_dim: int(128, 'headDim'),
-  v_head_dim: int(128, 'headDim'),
-  // Not true and there: transformers turns halves.
-  rope_interleave: z
-    .boolean()
-    .nullable()
-    .optional()
-    .transform((v) => (v === undefined ? true : (v ?? false))),
-  routed_scaling_factor: real(2.5),
-  n_group: int(8, 'expertBlocks'),
-  topk_group: int(4, 'expertBlocks'),
-  moe_intermediate_size: int(2048, 'width'),
-  num_experts_per_tok: int(8, 'expertBlocks'),
-  n_routed_experts: int(256, 'expertBlocks'),
-  n_shared_experts: int(1, 'expertBlocks'),
-  first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 3),
-  norm_topk_prob: bool(true),
-});
-
-/** Qwen3-Next and Qwen3.5: heads of the gated delta rule, and which layers have it. */
-const gatedDelta = {
-  ...decoder,
-  num_attention_heads: int(16, 'heads'),
-  num_key_value_heads: int(2, 'heads'),
-  head_dim: int(256, 'headDim'),
-  max_position_embeddings: int(32768, 'positions'),
-  attention_bias: bool(false),
-  linear_conv_kernel_dim: int(4, 'positions'),
-  linear_key_head_dim: int(128, 'headDim'),
-  linear_value_head_dim: int(128, 'headDim'),
-  linear_num_key_heads: int(16, 'heads'),
-  linear_num_value_heads: int(32, 'heads'),
-  layer_types: layerTypes,
-  full_attention_interval: int(4, 'layers'),
-};
 
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),

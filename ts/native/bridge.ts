@@ -1,4 +1,4 @@
-// The functions of the native addon; bridge_data.ts, bridge_losses.ts, bridge_rollout.ts and bridge_simulation.ts have what goes in and comes out.
+// The functions of the native addon; bridge_data.ts, bridge_model.ts, bridge_losses.ts, bridge_rollout.ts and bridge_simulation.ts have what goes in and comes out.
 // Internal and unversioned: defaults and validation belong to the public API above it.
 import type {
   NativeBuildInfo,
@@ -45,6 +45,7 @@ import type {
 
 export type * from './bridge_data';
 export type * from './bridge_losses';
+export type * from './bridge_model';
 export type * from './bridge_rollout';
 export type * from './bridge_simulation';
 

@@ -28,6 +28,7 @@ function edit(file: string, from: string, to: string): void {
 }
 
 const DATA = 'ts/native/bridge_data.ts';
+const MODEL = 'ts/native/bridge_model.ts';
 const ROLLOUT = 'ts/native/bridge_rollout.ts';
 const BRIDGE = 'ts/native/bridge.ts';
 const ENGINE = 'native/binding/engine_binding.cc';
@@ -75,7 +76,7 @@ test.each([
   ],
   [
     'a word more',
-    DATA,
+    MODEL,
     "'rope' | 'learned'",
     "'rope' | 'learned' | 'alibi'",
     'createEngine.options.model.positions: the words alibi, learned, rope',

@@ -1,0 +1,128 @@
+// A resolved model, as the functions of the native addon take it (bridge.ts); the rules of bridge_data.ts hold.
+export interface NativeMoeConfig {
+  numExperts: number;
+  topK: number;
+  intermediateSize: number;
+  normalizeTopK: boolean;
+  /** Of the expert that every token goes to; 0: none. */
+  sharedIntermediateSize: number;
+  /** That expert's output is weighted by a gate of its own. */
+  sharedGate: boolean;
+  score: 'softmax' | 'sigmoid';
+  /** A buffer that is added to the scores for the choice alone. */
+  correctionBias: boolean;
+  /** A token chooses among the experts of `topGroups` of so many equal parts. */
+  groups: number;
+  topGroups: number;
+  /** Factor of the routing weights. */
+  routedScale: number;
+  /** Of the router and of both matrices of every expert. */
+  biases: boolean;
+}
+
+/** Multi-head latent attention (native/model/latent_projection.h). */
+export interface NativeLatentConfig {
+  /** 0: one matrix makes the queries. */
+  queryRank: number;
+  keyRank: number;
+  /** Of a query and a key: what does not turn, and what does. */
+  stillDim: number;
+  rotaryDim: number;
+  valueDim: number;
+  /** Numbers 2i and 2i + 1 turn together, else i and i + rotaryDim / 2. */
+  interleaved: boolean;
+  /** Of the latents' norms. */
+  normEps: number;
+}
+
+/** The gated delta rule in the place of attention (native/model/gated_delta_net.h). */
+export interface NativeDeltaConfig {
+  /** Of queries and keys. */
+  keyHeads: number;
+  /** Of values and states: a multiple. */
+  valueHeads: number;
+  keyDim: number;
+  valueDim: number;
+  /** Rows of the input projection lie together by key head (Qwen3-Next), else by what they make. */
+  interleaved: boolean;
+}
+
+/** The tower that reads images (native/model/vision_tower.h). */
+export interface NativeVisionConfig {
+  numLayers: number;
+  hiddenSize: number;
+  numHeads: number;
+  intermediateSize: number;
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  normEps: number;
+  /** Pixels on a side. */
+  patchSize: number;
+  /** Frames of a patch, of which an image is all. */
+  temporalPatchSize: number;
+  /** Patches on a side that one token stands for. */
+  mergeSize: number;
+  /** Of the square of learned positions. */
+  positionSide: number;
+  /** [hiddenSize / numHeads / 4] */
+  ropeInvFreq: Float64Array;
+  /** After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ... */
+  deepstackLayers: number[];
+  /** [3] of pixels between 0 and 1, by channel. */
+  pixelMean: number[];
+  pixelStd: number[];
+  /** The token that stands for mergeSize^2 patches of an image. */
+  imageToken: number;
+  /** [3] of the decoder's rotary frequencies, how many turn by time, row and column. */
+  ropeSections: number[];
+  trained: boolean;
+}
+
+/** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
+export interface NativeModelConfig {
+  family: string;
+  head: 'lm' | 'value';
+  vocabSize: number;
+  hiddenSize: number;
+  numLayers: number;
+  numHeads: number;
+  numKvHeads: number;
+  headDim: number;
+  intermediateSize: number;
+  maxPositions: number;
+  norm: 'rms' | 'layer';
+  normEps: number;
+  normUnitOffset: boolean;
+  postNorms: boolean;
+  qkNorm: boolean;
+  attentionScale: number;
+  attentionSoftcap: number;
+  finalSoftcap: number;
+  /** A gate comes with each head's query, by whose sigmoid the head's output is multiplied. */
+  attentionGate: boolean;
+  /** A logit per query head that takes part in each row's softmax (native/kernels/attention_sinks.h). */
+  attentionSinks: boolean;
+  slidingWindows: number[];
+  qkvBias: boolean;
+  outputBias: boolean;
+  mlpBias: boolean;
+  gatedMlp: boolean;
+  /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h). */
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'clamped_swiglu';
+  positions: 'rope' | 'learned';
+  ropeInvFreq: Float64Array;
+  ropeAttentionFactor: number;
+  /** Per layer, or empty: those that turn by the second set; without frequencies they do not turn. */
+  secondRopeLayers: boolean[];
+  secondRopeInvFreq: Float64Array;
+  secondRopeAttentionFactor: number;
+  embeddingScale: number;
+  tiedEmbeddings: boolean;
+  valueBias: boolean;
+  /** headDim is then that of queries and keys, or of values where these are wider. */
+  latent: NativeLatentConfig | null;
+  moe: NativeMoeConfig | null;
+  moeLayers: boolean[];
+  delta: NativeDeltaConfig | null;
+  deltaLayers: boolean[];
+  vision: NativeVisionConfig | null;
+}
