@@ -6,6 +6,7 @@
 
 #include "base/parallel.h"
 #include "check.h"
+#include "kernels/gemm.h"
 
 using namespace troupe;
 
@@ -198,7 +199,8 @@ TEST(further_tokens_of_a_row_have_log_probs_and_gradients) {
     CHECK(worst(own.rows.given.log_probs, reference.rows.given.log_probs) < 1e-5);
     CHECK(at::equal(own.rows.given.among_top, reference.rows.given.among_top));
     CHECK(at::equal(own.rows.log_probs, found.log_probs));
-    CHECK(worst_of_largest(own.d_hidden, reference.d_hidden) < 1e-5);
+    // A sum over 44,000 tokens; LibTorch's products take it in fewer parts than our own.
+    CHECK(worst_of_largest(own.d_hidden, reference.d_hidden) < (ops::packs(hidden) ? 1e-5 : 5e-5));
     CHECK(worst_of_largest(own.d_weight, reference.d_weight) < 1e-5);
     // What is found among the likeliest has the same bits as what is given.
     const at::Tensor likely = found.top.log_probs.narrow(1, 0, c.k / 2);
