@@ -23,7 +23,7 @@ const CASES = {
   'updates that wait for requests in flight': ({ text }) =>
     /partial_rollout=False/.test(text) && /staleness_threshold=(?!0(\.0*)?(\n|$))/.test(text),
   'a model family': ({ model }) =>
-    /qwen-?3\.?5|qwen-?3\.?6|qwen3[-_.]?next|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.[56](-air)?(-base)?(\/|$))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
+    /qwen-?3\.?6|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.[56](-air)?(-base)?(\/|$))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
       model,
     ) && !/distill/i.test(model),
   'a trainer of its own': ({ program }) =>
@@ -41,7 +41,7 @@ const CASES = {
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   'distillation from a model that is not there': ({ text }) =>
     /distillation\.enabled=True/.test(text) &&
-    /teacher_models\.\w+\.model_path=\S*(-VL|qwen-?3\.?[56]|qwen3[-_.]?next|gpt-?oss|glm|kimi)/i.test(text),
+    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B(?!-A))|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
   'another kind of distillation': ({ text }) =>
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   profiler: ({ text }) =>

@@ -320,6 +320,33 @@ describe('troupe validate', () => {
     await expect(check(name)).rejects.toThrow(message);
   });
 
+  it('images that are asked for, of a model whose language model alone is read', async () => {
+    const asked = (policy: string, image = 'image_key: images, '): Promise<unknown> =>
+      validate(
+        write(
+          `data: { ${image}train_files: a.parquet }\nactor_rollout_ref: { model: { path: ${policy} } }\n`,
+          'yaml',
+        ),
+        [],
+      );
+    const towered = (type: string): string => {
+      const dir = join(directory, `model${fresh()}`);
+      mkdirSync(dir);
+      writeFileSync(join(dir, 'config.json'), JSON.stringify({ model_type: type, vision_config: {} }));
+      return dir;
+    };
+    const refused =
+      /data\.image_key: needs images of this model, which are not there: of .* the language model alone is read/;
+    await expect(asked('Qwen/Qwen3.5-27B')).rejects.toThrow(refused);
+    await expect(asked(towered('gemma3'))).rejects.toThrow(refused);
+    for (const kept of [
+      asked('Qwen/Qwen3.5-27B', ''),
+      asked('Qwen/Qwen3-VL-8B-Instruct'),
+      asked(towered('qwen3_vl')),
+    ])
+      await expect(kept).resolves.not.toThrow();
+  });
+
   it.each([
     'Qwen/Qwen3-VL-8B-Instruct',
     'google/gemma-1.1-7b-it',

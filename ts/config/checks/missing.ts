@@ -42,6 +42,8 @@ export function missingFeatures(config: Tree): MissingFeature[] {
     const why = typeof model === 'string' ? missingModel(model) : null;
     if (why !== null) found.push({ path: key, message: why });
   }
+  const images = imagesOfText(config);
+  if (images !== null) found.push(images);
   for (const key of MANAGER_MODULES) {
     const module = getPath(config, key);
     if (typeof module !== 'string' || !module.endsWith('.py')) continue;
@@ -60,6 +62,25 @@ export function missingFeatures(config: Tree): MissingFeature[] {
   return found;
 }
 
+/** Rows with images, for a model of which the language model alone is read: the data would say so, row by row. */
+function imagesOfText(config: Tree): MissingFeature | null {
+  const path = 'data.image_key';
+  const model = [getPath(config, 'actor_rollout_ref.model.path'), getPath(config, 'model.path')].find(
+    (value) => typeof value === 'string',
+  );
+  if (model === undefined || typeof getPath(config, path) !== 'string' || !losesImages(model)) return null;
+  const why = `${missing('images of this model')}: of ${model} the language model alone is read`;
+  return { path, message: `${why}; expected no ${path} and rows of text, or a dense Qwen3-VL` };
+}
+
+/** By its config.json, or where there is none by its name. */
+function losesImages(model: string): boolean {
+  const file = path.join(model, 'config.json');
+  if (!existsSync(file)) return /qwen-?_?3\.?5|gemma-?_?3-(4|12|27)b/i.test(model);
+  const config = readTree(file);
+  return config !== null && 'vision_config' in config && config['model_type'] !== 'qwen3_vl';
+}
+
 /** Why a model cannot be trained, by its config.json, or where there is none by its name; null: nothing is known against it. */
 function missingModel(model: string): string | null {
   const file = path.join(model, 'config.json');
@@ -74,14 +95,19 @@ function missingModel(model: string): string | null {
 }
 
 /** null: unreadable, which loading the model will say. */
-function modelType(file: string): string | null {
+function readTree(file: string): Tree | null {
   try {
     const config: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    const type = isTree(config) ? textPart(config)['model_type'] : null;
-    return typeof type === 'string' ? type : null;
+    return isTree(config) ? config : null;
   } catch {
     return null;
   }
+}
+
+function modelType(file: string): string | null {
+  const config = readTree(file);
+  const type = config === null ? null : textPart(config)['model_type'];
+  return typeof type === 'string' ? type : null;
 }
 
 /** Names on the Hugging Face hub of families that are not there; the first that matches says it. Empty: a family that is there. */
