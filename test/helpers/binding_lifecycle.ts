@@ -17,13 +17,15 @@ function startLongWork(engine: NativeEngine): void {
   for (let i = 0; i < 2000; i++) work(engine).catch(() => {});
 }
 
-async function inThread(scenario: string): Promise<Worker> {
+/** When it is ready. A thread that ends at once is told of in the same turn as its message: `ended` listens from the start. */
+async function inThread(scenario: string): Promise<{ worker: Worker; ended: Promise<unknown> }> {
   const worker = new Worker(__filename, {
     argv: [scenario],
     execArgv: ['-r', require.resolve('./register_ts.js')],
   });
+  const ended = new Promise((resolve) => worker.once('exit', resolve));
   await new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject));
-  return worker;
+  return { worker, ended };
 }
 
 /** Engines of 8 MB each: all of them together would show. */
@@ -51,11 +53,11 @@ const scenarios: Record<string, () => Promise<void>> = {
     if (peakRss > 700 * 2 ** 20) throw new Error(`peak memory of ${peakRss} bytes: engines were not freed`);
   },
   thread: async () => {
-    const worker = await inThread('in-thread');
-    await new Promise((resolve) => worker.once('exit', resolve));
+    const { ended } = await inThread('in-thread');
+    await ended;
   },
   terminated: async () => {
-    const worker = await inThread('in-thread-busy');
+    const { worker } = await inThread('in-thread-busy');
     await worker.terminate();
   },
   exit: async () => {
