@@ -54,16 +54,29 @@ const printed = (tensors: Record<string, Read>) =>
   );
 const expectSame = (a: string, b: string) => expect(printed(tensorsIn(a))).toEqual(printed(tensorsIn(b)));
 
+/** Of a model with images whose language model alone is read, that one, without what foretells further tokens. */
+function whatComesOut(source: string): { config: object; tensors: Record<string, Read> } {
+  const config = JSON.parse(readFileSync(path.join(source, 'config.json'), 'utf8'));
+  const tensors = tensorsIn(source);
+  if (config.model_type !== 'qwen3_5_moe') return { config, tensors };
+  const { text_config: text, transformers_version } = config;
+  const own = Object.entries(tensors).filter(([name]) => !/^(model\.visual|mtp)\./.test(name));
+  return {
+    config: { ...text, transformers_version, architectures: ['Qwen3_5MoeForCausalLM'] },
+    tensors: Object.fromEntries(own.map(([name, tensor]) => [name.replace('language_model.', ''), tensor])),
+  };
+}
+
 test.each(readdirSync(MODELS))('%s comes out as it went in, also over many files', async (name) => {
   const source = model(name);
+  const expected = whatComesOut(source);
   for (const [out, maxShardBytes] of [
     ['whole', undefined],
     ['many', 20_000],
   ] as const) {
     await exportCheckpoint(source, at(out), maxShardBytes === undefined ? {} : { maxShardBytes });
-    expectSame(at(out), source);
-    const config = JSON.parse(readFileSync(at(out, 'config.json'), 'utf8'));
-    expect(config).toEqual(JSON.parse(readFileSync(path.join(source, 'config.json'), 'utf8')));
+    expect(printed(tensorsIn(at(out)))).toEqual(printed(expected.tensors));
+    expect(JSON.parse(readFileSync(at(out, 'config.json'), 'utf8'))).toEqual(expected.config);
   }
   expect(readdirSync(at('whole')).filter((file) => file.endsWith('.safetensors'))).toEqual([
     'model.safetensors',
