@@ -173,7 +173,7 @@ describe('frames', () => {
     writer.sendNow({ type: 'abort', reason: 'y'.repeat(LONGEST_FRAME) }); // too long to pass by anything
     do {
       await new Promise((resolve) => setTimeout(resolve, 1));
-    } while (gate.step());
+    } while (gate.step() || writer.busy);
     expect(writer.busy).toBe(false);
     const received = read(gate.received, 10_000);
     expect(received.map(({ type }) => type)).toEqual(['heartbeat', 'callEngine', 'result', 'abort']);
