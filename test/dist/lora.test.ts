@@ -8,6 +8,7 @@ import { Critic } from '../../ts/critic/critic';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import type { Sharding } from '../../ts/native/bridge';
 import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { languageModel } from '../helpers/language_model';
 import { floats, maxDifference, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
 // Adapters trained, saved, loaded, merged and spread over workers.
@@ -109,7 +110,7 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
       const generated = await actor.generate(prompts, greedy);
       expect(generated.get('tokens')).toEqual(adapted.generated.get('tokens'));
     });
-    const before = weightsOf(path.join(dir, 'actor'));
+    const before = languageModel(weightsOf(path.join(dir, 'actor')));
     const after = weightsOf(merged);
     expect(Object.keys(after).sort()).toEqual(Object.keys(before).sort());
     const changed = Object.keys(before).filter(

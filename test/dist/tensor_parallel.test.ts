@@ -1,6 +1,7 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../../ts/actor/actor';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import { CONFORMANCE } from '../helpers/conformance';
 import {
@@ -91,10 +92,8 @@ test('a critic on tp 2 learns as on one worker', async () => {
 
 test.each(readdirSync(MODELS))('%s on tp 2 scores and generates as on one worker', async (name) => {
   const model = path.join(MODELS, name, 'actor');
-  const vocabulary = (
-    JSON.parse(readFileSync(path.join(model, 'config.json'), 'utf8')) as { vocab_size: number }
-  ).vocab_size;
-  const own = raggedBatch(6, 9, vocabulary);
+  const { vocabSize, delta } = loadModelDirectory(model, 'lm').config;
+  const own = raggedBatch(6, 9, vocabSize);
   const prompts = Array.from({ length: own.size }, (_, i) => own.prompt(i));
   const run = async (actor: Actor) => ({
     logProbs: (await actor.computeLogProb(own)).logProbs,
@@ -102,7 +101,8 @@ test.each(readdirSync(MODELS))('%s on tp 2 scores and generates as on one worker
   });
   const expected = await withActor({ model, group: groups.one }, run);
   const actual = await withActor({ model, group: groups.two, parallel: { tp: 2 } }, run);
-  expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(1e-5);
+  // States of linear attention carry rounding on from token to token.
+  expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(delta === null ? 1e-5 : 2e-4);
   expect(actual.samples.get('tokens')).toEqual(expected.samples.get('tokens'));
 });
 

@@ -17,6 +17,7 @@ import { type ExportOptions, exportCheckpoint } from '../../ts/export/export_che
 import { findCheckpoint } from '../../ts/export/find_checkpoint';
 import { CheckpointStore } from '../../ts/run/checkpoint_store';
 import { CONFORMANCE } from '../helpers/conformance';
+import { languageModel } from '../helpers/language_model';
 
 const MODELS = path.join(CONFORMANCE, 'models');
 const model = (name: string, role = 'actor') => path.join(MODELS, name, role);
@@ -60,10 +61,9 @@ function whatComesOut(source: string): { config: object; tensors: Record<string,
   const tensors = tensorsIn(source);
   if (config.model_type !== 'qwen3_5_moe') return { config, tensors };
   const { text_config: text, transformers_version } = config;
-  const own = Object.entries(tensors).filter(([name]) => !/^(model\.visual|mtp)\./.test(name));
   return {
     config: { ...text, transformers_version, architectures: ['Qwen3_5MoeForCausalLM'] },
-    tensors: Object.fromEntries(own.map(([name, tensor]) => [name.replace('language_model.', ''), tensor])),
+    tensors: languageModel(tensors),
   };
 }
 
