@@ -14,6 +14,9 @@ import { allGone, listTree } from '../helpers/e2e_process';
 import { BATCH, Workspace } from '../helpers/e2e_workspace';
 import { raggedBatch } from '../helpers/sharded';
 
+/** With them log-probs of a rollout have the bits of computeLogProb (docs/numerics.md). */
+const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
+
 // Our own engine in workers that do nothing but generate: the numbers of one among the training workers, and the weights of now.
 
 let workspace: Workspace;
@@ -62,7 +65,8 @@ test.each([
     );
     expect(files(`${name}-own`)).toEqual(expected);
     const differences = lines(`${name}-own`).flatMap((line) => line['training/rollout_probs_diff_max'] ?? []);
-    expect(differences).toEqual([0, 0, 0, 0]);
+    if (OWN_PRODUCTS) expect(differences).toEqual([0, 0, 0, 0]);
+    else for (const difference of differences) expect(difference).toBeLessThan(1e-6);
   },
   240_000,
 );
