@@ -41,7 +41,9 @@ const CASES = {
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   'distillation from a model that is not there': ({ text }) =>
     /distillation\.enabled=True/.test(text) &&
-    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B(?!-A))|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
+    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B(?!-A))|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(
+      text,
+    ),
   'another kind of distillation': ({ text }) =>
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   profiler: ({ text }) =>
