@@ -4,7 +4,8 @@ const require = createRequire(import.meta.url);
 
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
- * theirs, so that the head outweighs the decoder; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
+ * theirs, so that the head outweighs the decoder; cpu-linear has the layers of
+ * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -37,6 +38,18 @@ const SHAPES = {
     experts: 64,
     chosen: 8,
     vocab: 4096,
+  },
+  'cpu-linear': {
+    family: 'qwen3_5_text',
+    hidden: 512,
+    layers: 8,
+    heads: 4,
+    kvHeads: 2,
+    ffn: 1536,
+    keyHeads: 4,
+    valueHeads: 8,
+    vocab: 32000,
+    theta: 1e4,
   },
   'qwen2.5-0.5b': {
     family: 'qwen2',
@@ -87,6 +100,7 @@ const ARCHITECTURES = {
   qwen2: 'Qwen2ForCausalLM',
   qwen3: 'Qwen3ForCausalLM',
   qwen3_moe: 'Qwen3MoeForCausalLM',
+  qwen3_5_text: 'Qwen3_5ForCausalLM',
 };
 
 const experts = ({ experts, chosen, ffn }) => ({
@@ -95,6 +109,15 @@ const experts = ({ experts, chosen, ffn }) => ({
   moe_intermediate_size: ffn,
   norm_topk_prob: true,
   decoder_sparse_step: 1,
+});
+
+const linearAttention = ({ layers, keyHeads, valueHeads }) => ({
+  layer_types: Array.from({ length: layers }, (_, i) => (i % 4 === 3 ? 'full_attention' : 'linear_attention')),
+  linear_num_key_heads: keyHeads,
+  linear_num_value_heads: valueHeads,
+  linear_key_head_dim: 128,
+  linear_value_head_dim: 128,
+  linear_conv_kernel_dim: 4,
 });
 
 /** config.json of a preset. */
@@ -110,6 +133,7 @@ export function modelConfig(name) {
     head_dim: shape.family === 'qwen2' ? shape.hidden / shape.heads : 128,
     intermediate_size: shape.ffn,
     ...(shape.experts ? experts(shape) : {}),
+    ...(shape.keyHeads ? linearAttention(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,

@@ -23,7 +23,7 @@ import {
   sparse,
 } from './hf_schema_parts';
 
-// config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
+// config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17; of Qwen3-Next, Qwen3.5, Qwen3-VL and gpt-oss 5.24).
 // Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
 
 export const schemas = {
