@@ -180,12 +180,15 @@ describe.each(VISION_NAMES)('%s', (name) => {
     ['cp', { cp: 2 }],
     ['tp', { tp: 2 }],
     ['pp', { pp: 2 }],
-  ])('layouts other than data parallelism are refused before a worker is started: %s', async (_, parallel) => {
-    const made = Actor.create({ ...options, worldSize: 2, parallel, device: 'cpu' });
-    await expect(made).rejects.toThrow(
-      /spread over workers by data parallelism alone|linear attention of the model .* ranks cannot share its rows/,
-    );
-  });
+  ])(
+    'layouts other than data parallelism are refused before a worker is started: %s',
+    async (_, parallel) => {
+      const made = Actor.create({ ...options, worldSize: 2, parallel, device: 'cpu' });
+      await expect(made).rejects.toThrow(
+        /spread over workers by data parallelism alone|linear attention of the model .* ranks cannot share its rows/,
+      );
+    },
+  );
 });
 
 test.each(['qwen3_5', 'qwen3_5_moe'] as const)(

@@ -11,13 +11,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import sharp from 'sharp';
 import { Actor } from '../../ts/actor/actor';
+import { readTensors } from '../../ts/checkpoint/safetensors';
 import { loadSftConfig } from '../../ts/config/config';
 import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
-import { readTensors } from '../../ts/checkpoint/safetensors';
 import { VISION_MODEL, visionModel } from '../helpers/vision_model';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 

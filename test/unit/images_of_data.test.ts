@@ -4,7 +4,12 @@ import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
 import { loadConfig, loadSftConfig, type ResolvedConfig } from '../../ts/config/config';
 import { decideImages } from '../../ts/roles/images_of_data';
-import { actorSettings, criticSettings, referenceSettings, rolloutSettings } from '../../ts/roles/role_settings';
+import {
+  actorSettings,
+  criticSettings,
+  referenceSettings,
+  rolloutSettings,
+} from '../../ts/roles/role_settings';
 import { CONFORMANCE } from '../helpers/conformance';
 import { VISION_MODEL, visionModel } from '../helpers/vision_model';
 import { writeConfig } from './config/write_config';
@@ -19,7 +24,11 @@ const config = (...overrides: string[]): ResolvedConfig =>
 const rows = (...more: object[]): string => writeLines(more.map((own) => ({ ...rlRow('a'), ...own })));
 
 function parquet(name: string, columns: Record<string, string[]>): string {
-  const columnData = Object.entries(columns).map(([column, data]) => ({ name: column, data, type: 'STRING' as const }));
+  const columnData = Object.entries(columns).map(([column, data]) => ({
+    name: column,
+    data,
+    type: 'STRING' as const,
+  }));
   writeFileSync(join(directory, name), Buffer.from(parquetWriteBuffer({ columnData })));
   return join(directory, name);
 }
@@ -72,7 +81,12 @@ test('fine-tuning likewise', async () => {
 });
 
 test.each([
-  ['a model of text', join(CONFORMANCE, 'models', 'llama_gqa', 'actor'), 'true', /reads text alone: expected false/],
+  [
+    'a model of text',
+    join(CONFORMANCE, 'models', 'llama_gqa', 'actor'),
+    'true',
+    /reads text alone: expected false/,
+  ],
   ['Qwen3-VL', VISION_MODEL, 'false', /is read with its tower always: expected true/],
 ])('%s cannot be read otherwise', async (_, model, value, message) => {
   const asked = [`actor_rollout_ref.model.path=${model}`, `actor_rollout_ref.model.read_images=${value}`];

@@ -33,6 +33,7 @@ export function withKey<C extends object>(config: C, key: string, value: unknown
   const section = config as Record<string, unknown>;
   const item = inner.length === 0 ? value : withKey(section[name] as object, inner.join('.'), value);
   const copy = Object.freeze({ ...config, [name]: item });
-  if (writtenOf.has(config)) writtenOf.set(copy, { ...(writtenOf.get(config) as object), [name]: written(item) });
+  if (writtenOf.has(config))
+    writtenOf.set(copy, { ...(writtenOf.get(config) as object), [name]: written(item) });
   return copy;
 }

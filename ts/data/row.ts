@@ -51,7 +51,9 @@ export function refuseMedia(row: Row, where: string, readable: string | null = n
       'INVALID_DATA',
       `[data] ${where}: expected the column '${name}' to be empty, got ${length ?? 'a value'}: the model reads ${reads} only, ` +
         'so leave out such rows, or the column where the prompts make sense without it' +
-        (readable === null && name === 'images' ? ' (Qwen3.5 reads images with read_images: true of the model)' : ''),
+        (readable === null && name === 'images'
+          ? ' (Qwen3.5 reads images with read_images: true of the model)'
+          : ''),
     );
   }
 }

@@ -44,7 +44,8 @@ export interface ExportSummary {
 const OPTIONS = ['dtype', 'role', 'mergeLora', 'base', 'readsImages', 'maxShardBytes'];
 const DTYPES: Readonly<Record<'float32' | 'bfloat16', FloatDtype>> = { float32: 'F32', bfloat16: 'BF16' };
 
-type Resolved = Required<Pick<ExportOptions, 'maxShardBytes' | 'readsImages'>> & Pick<ExportOptions, 'dtype' | 'base'>;
+type Resolved = Required<Pick<ExportOptions, 'maxShardBytes' | 'readsImages'>> &
+  Pick<ExportOptions, 'dtype' | 'base'>;
 
 /**
  * Writes the weights of any checkpoint, in whatever layout of workers it was saved, as a plain Hugging Face directory: config.json,

@@ -22,12 +22,7 @@ export interface ModelShape {
  * there are any; config.json alone is enough.
  * @throws ConfigError naming `key` when there is no config.json; TroupeError INVALID_MODEL for a model that cannot be loaded
  */
-export function readModelShape(
-  dir: string,
-  head: Head,
-  key: string,
-  reading: ModelReading = {},
-): ModelShape {
+export function readModelShape(dir: string, head: Head, key: string, reading: ModelReading = {}): ModelShape {
   const file = path.join(dir, 'config.json');
   if (!existsSync(file)) {
     throw new ConfigError(
