@@ -25,7 +25,7 @@ export interface SftData {
 export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.model);
-  const images = imageReading(config.model.path, data.mm_processor_kwargs);
+  const images = imageReading(config.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
     const options: SftDatasetOptions = {

@@ -15,6 +15,7 @@ import { planSft } from '../planner/from_config';
 import type { PlanSpec } from '../planner/plan';
 import { planFile } from '../planner/plan_file';
 import type { Observed } from '../records/run_records';
+import { decideImages } from '../roles/images_of_data';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
@@ -79,15 +80,16 @@ export class SftTrainer {
 
   /** Runs to the end, or until `requestStop`. On any error everything is closed and the newest checkpoint stays. */
   async fit(): Promise<FitResult> {
-    const { config, options } = this;
-    const say = (line: string): void => options.log?.(line);
+    const say = (line: string): void => this.options.log?.(line);
+    // Of data of a program's own there are no files to look at.
+    const config = this.options.data ? this.config : await decideImages(this.config, say);
     return await Session.during(config, config.trainer.max_ckpt_to_keep, say, (session) =>
-      this.fitIn(session),
+      this.fitIn(session, config),
     );
   }
 
-  private async fitIn(session: Session): Promise<FitResult> {
-    const { config, options } = this;
+  private async fitIn(session: Session, config: ResolvedSftConfig): Promise<FitResult> {
+    const { options } = this;
     const { trainer } = config;
     const { say } = session;
     const data = await (options.data ?? loadSftData)(config);
@@ -103,7 +105,7 @@ export class SftTrainer {
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
       await session.showPage();
-      planned = session.records?.plan(() => planFile(async () => [this.plan()], noPlan.signal));
+      planned = session.records?.plan(() => planFile(async () => [this.plan(config)], noPlan.signal));
       say(
         session.checkpoint
           ? `resuming after step ${session.firstStep}`
@@ -183,8 +185,7 @@ export class SftTrainer {
     return tokens === 0 ? {} : { 'val/loss': loss / tokens };
   }
 
-  private plan(): PlanSpec {
-    const { config } = this;
+  private plan(config: ResolvedSftConfig): PlanSpec {
     const device = chosenDevice(config, this.options.launcher, () => {});
     return planSft(config, { device, worldSize: policyRanks(config), memory: null });
   }

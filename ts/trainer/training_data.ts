@@ -58,7 +58,8 @@ export function loadTokenizer(model: {
 function checkPositions(config: ResolvedConfig): void {
   const { max_prompt_length: prompt, max_response_length: response } = config.data;
   const { path, override_config } = config.actor_rollout_ref.model;
-  const { maxPositions } = loadModelDirectory(path, 'lm', override_config.max_position_embeddings).config;
+  const { max_position_embeddings: maxPositionEmbeddings } = override_config;
+  const { maxPositions } = loadModelDirectory(path, 'lm', { maxPositionEmbeddings }).config;
   if (prompt + response <= maxPositions) return;
   throw new ConfigError(
     `data.max_response_length: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ` +
@@ -114,7 +115,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
-  const images = imageReading(config.actor_rollout_ref.model.path, data.mm_processor_kwargs);
+  const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<Prompts> => {
     const options: RlDatasetOptions = {
