@@ -55,9 +55,16 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
     shuffle: data.shuffle,
     seed,
   });
+  let heldOut: SampleSource<SftSample> | null = null;
+  const close = async (): Promise<void> => {
+    await Promise.all([train.close(), heldOut?.close()]);
+  };
   const validation = async (files: readonly string[]): Promise<SftSample[]> => {
-    const source = await open(files, data.val_max_samples);
-    return await source.all().finally(() => source.close());
+    heldOut = await open(files, data.val_max_samples);
+    const examples = await heldOut.all();
+    // Their images are read again in every validation.
+    if (images === null) await heldOut.close();
+    return examples;
   };
   try {
     return {
@@ -71,10 +78,10 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
         restore: (state) => loader.restore(state),
       },
       validation: data.val_files === null ? [] : await validation(data.val_files),
-      close: () => train.close(),
+      close,
     };
   } catch (error) {
-    await train.close();
+    await close();
     throw error;
   }
 }

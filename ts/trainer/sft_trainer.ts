@@ -23,6 +23,7 @@ import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
+import { imagesOf } from './rollout';
 import { Session } from './session';
 import { loadSftData, type SftData } from './sft_data';
 
@@ -142,7 +143,7 @@ export class SftTrainer {
       step: async (step, timer) => {
         const { examples, epoch } = await data.train.next();
         engine.setPhase?.(`update of step ${step}`);
-        const batch = sftBatch(examples);
+        const batch = await sftBatch(examples);
         const update = await timer.time('step', () => engine.updateSft(batch));
         engine.setPhase?.(null);
         const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
@@ -173,7 +174,7 @@ export class SftTrainer {
     let loss = 0;
     let tokens = 0;
     for (let start = 0; start < examples.length; start += size) {
-      const batch = sftBatch(examples.slice(start, start + size));
+      const batch = await sftBatch(examples.slice(start, start + size));
       const { logProbs } = await engine.computeLogProb(batch);
       const mask = batch.get('responseMask');
       for (let t = 0; t < logProbs.length; t++) {
@@ -237,16 +238,17 @@ export class SftTrainer {
   };
 }
 
-function sftBatch(examples: readonly SftSample[]): Batch {
+async function sftBatch(examples: readonly SftSample[]): Promise<Batch> {
   if (examples.length === 0) {
     throw new TroupeError('INVALID_DATA', '[sft] expected at least one example per batch but got none');
   }
+  const images = await imagesOf(examples);
   return Batch.fromSequences(
     examples.map((example) => example.prompt),
     examples.map((example) => example.response),
     {
       responseMask: examples.flatMap((example) => Array.from(example.lossMask)),
-      ...(examples[0]?.images === undefined ? {} : { images: examples.map(({ images = [] }) => images) }),
+      ...(images === null ? {} : { images }),
     },
   );
 }

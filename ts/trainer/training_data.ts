@@ -137,6 +137,10 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     return { dataset, source: SampleSource.of(dataset, spec) };
   };
   const train = await open(data.train_files, data.train_max_samples);
+  let heldOut: Prompts | null = null;
+  const close = async (): Promise<void> => {
+    await Promise.all([train.source.close(), heldOut?.source.close()]);
+  };
   try {
     const loader = new BatchLoader<Prompt>(train.dataset.length, train.source.load, {
       batchSize: data.gen_batch_size,
@@ -151,9 +155,11 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     const dataSources = new Set(trainedSources);
     let validation: Prompt[] = [];
     if (data.val_files !== null) {
-      const prompts = await open(data.val_files, data.val_max_samples);
-      validation = await allPrompts(prompts, notes).finally(() => prompts.source.close());
-      for (const source of prompts.dataset.dataSources) dataSources.add(source);
+      heldOut = await open(data.val_files, data.val_max_samples);
+      validation = await allPrompts(heldOut, notes);
+      // Their images are read again in every validation.
+      if (images === null) await heldOut.source.close();
+      for (const source of heldOut.dataset.dataSources) dataSources.add(source);
     }
     return {
       train: {
@@ -171,10 +177,10 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
       dataSources,
       trainedSources,
       notes,
-      close: () => train.source.close(),
+      close,
     };
   } catch (error) {
-    await train.source.close();
+    await close();
     throw error;
   }
 };
