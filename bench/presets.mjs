@@ -112,7 +112,9 @@ const experts = ({ experts, chosen, ffn }) => ({
 });
 
 const linearAttention = ({ layers, keyHeads, valueHeads }) => ({
-  layer_types: Array.from({ length: layers }, (_, i) => (i % 4 === 3 ? 'full_attention' : 'linear_attention')),
+  layer_types: Array.from({ length: layers }, (_, i) =>
+    i % 4 === 3 ? 'full_attention' : 'linear_attention',
+  ),
   linear_num_key_heads: keyHeads,
   linear_num_value_heads: valueHeads,
   linear_key_head_dim: 128,
