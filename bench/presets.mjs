@@ -4,7 +4,8 @@ const require = createRequire(import.meta.url);
 
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
- * theirs, so that the head outweighs the decoder; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
+ * theirs, so that the head outweighs the decoder; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many; cpu-linear has
+ * three layers of linear attention for each of attention, as Qwen3.5 has.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -37,6 +38,16 @@ const SHAPES = {
     experts: 64,
     chosen: 8,
     vocab: 4096,
+  },
+  'cpu-linear': {
+    family: 'qwen3_5_text',
+    hidden: 512,
+    layers: 8,
+    heads: 8,
+    kvHeads: 2,
+    headDim: 64,
+    ffn: 1536,
+    vocab: 32000,
   },
   'qwen2.5-0.5b': {
     family: 'qwen2',
@@ -87,6 +98,7 @@ const ARCHITECTURES = {
   qwen2: 'Qwen2ForCausalLM',
   qwen3: 'Qwen3ForCausalLM',
   qwen3_moe: 'Qwen3MoeForCausalLM',
+  qwen3_5_text: 'Qwen3_5ForCausalLM',
 };
 
 const experts = ({ experts, chosen, ffn }) => ({
@@ -96,6 +108,19 @@ const experts = ({ experts, chosen, ffn }) => ({
   norm_topk_prob: true,
   decoder_sparse_step: 1,
 });
+
+const linearAttention = ({ heads, headDim, theta }) => ({
+  full_attention_interval: 4,
+  linear_conv_kernel_dim: 4,
+  linear_num_key_heads: heads,
+  linear_num_value_heads: heads,
+  linear_key_head_dim: headDim,
+  linear_value_head_dim: headDim,
+  rope_parameters: { rope_type: 'default', rope_theta: theta ?? 1e6, partial_rotary_factor: 0.25 },
+});
+
+const headDim = ({ family, hidden, heads, headDim }) =>
+  headDim ?? (family === 'qwen2' ? hidden / heads : 128);
 
 /** config.json of a preset. */
 export function modelConfig(name) {
@@ -107,9 +132,10 @@ export function modelConfig(name) {
     num_hidden_layers: shape.layers,
     num_attention_heads: shape.heads,
     num_key_value_heads: shape.kvHeads,
-    head_dim: shape.family === 'qwen2' ? shape.hidden / shape.heads : 128,
+    head_dim: headDim(shape),
     intermediate_size: shape.ffn,
     ...(shape.experts ? experts(shape) : {}),
+    ...(shape.family === 'qwen3_5_text' ? linearAttention(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,
