@@ -13,6 +13,25 @@ function readTensor({ file, name, dtype, shape, offset, bytes }) {
   return { shape, data: new Type(copy.buffer) };
 }
 
+/** Multiplications of a layer by token, and by pair of tokens of a sequence (half of them are masked, both products counted). */
+function layerMultiplications(c, kind) {
+  const mlp = 3 * c.hidden_size * c.intermediate_size;
+  if (kind === 'linear_attention') {
+    const keys = c.linear_num_key_heads * c.linear_key_head_dim;
+    const values = c.linear_num_value_heads * c.linear_value_head_dim;
+    const projections = c.hidden_size * (2 * keys + 3 * values + 2 * c.linear_num_value_heads);
+    const convolution = c.linear_conv_kernel_dim * (2 * keys + values);
+    // Gated delta rule: S^T k, the correction of S, S^T q.
+    return { token: mlp + projections + convolution + 3 * values * c.linear_key_head_dim, pair: 0 };
+  }
+  const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
+  const heads = c.num_attention_heads * headDim;
+  // Where layers have kinds, attention has a gate, as wide as its queries.
+  const queries = c.layer_types === undefined ? heads : 2 * heads;
+  const attention = c.hidden_size * (queries + heads + 2 * c.num_key_value_heads * headDim);
+  return { token: mlp + attention, pair: heads };
+}
+
 const product = (shape) => shape.reduce((all, size) => all * size, 1);
 
 /** What a case directory of the peers holds: the model configuration, the batch in verl's layout, and its geometry. */
@@ -101,19 +120,18 @@ export class Case {
 
   /**
    * Useful FLOPs of one operation by the peers' formula: padding and recomputation are not counted.
-   * null where multiplications are not what it does. forward = 2 N_layers T + 2 heads head_dim layers sum(L^2) + 2 H V T_resp (critic: 2 H T_resp); update = 3 forward.
+   * null where multiplications are not what it does. forward = 2 (those of the layers) + 2 H V T_resp (critic: 2 H T_resp); update = 3 forward.
    */
   flops(operation) {
     if (operation === 'generate' || operation === 'export_weights' || operation.startsWith('linear'))
       return null;
     const c = this.config;
-    const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
-    const attention = c.hidden_size * headDim * (2 * c.num_attention_heads + 2 * c.num_key_value_heads);
-    const layer = attention + 3 * c.hidden_size * c.intermediate_size;
     const squares = this.lengths.reduce((sum, length) => sum + length * length, 0);
+    const kinds = c.layer_types ?? Array(c.num_hidden_layers).fill('full_attention');
+    const trunk = kinds
+      .map((kind) => layerMultiplications(c, kind))
+      .reduce((sum, { token, pair }) => sum + token * this.validTokens + pair * squares, 0);
     const outputs = operation === 'compute_values' || operation === 'update_critic' ? 1 : c.vocab_size;
-    const trunk =
-      c.num_hidden_layers * (layer * this.validTokens + c.num_attention_heads * headDim * squares);
     const forward = 2 * trunk + 2 * c.hidden_size * outputs * this.responseTokens;
     return operation.startsWith('update') ? 3 * forward : forward;
   }

@@ -4,8 +4,8 @@ const require = createRequire(import.meta.url);
 
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
- * theirs, so that the head outweighs the decoder; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many; cpu-linear has
- * three layers of linear attention for each of attention, as Qwen3.5 has.
+ * theirs, so that the head outweighs the decoder; cpu-linear has the layers of
+ * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -43,11 +43,13 @@ const SHAPES = {
     family: 'qwen3_5_text',
     hidden: 512,
     layers: 8,
-    heads: 8,
+    heads: 4,
     kvHeads: 2,
-    headDim: 64,
     ffn: 1536,
+    keyHeads: 4,
+    valueHeads: 8,
     vocab: 32000,
+    theta: 1e4,
   },
   'qwen2.5-0.5b': {
     family: 'qwen2',
@@ -109,18 +111,16 @@ const experts = ({ experts, chosen, ffn }) => ({
   decoder_sparse_step: 1,
 });
 
-const linearAttention = ({ heads, headDim, theta }) => ({
-  full_attention_interval: 4,
+const linearAttention = ({ layers, keyHeads, valueHeads }) => ({
+  layer_types: Array.from({ length: layers }, (_, i) =>
+    i % 4 === 3 ? 'full_attention' : 'linear_attention',
+  ),
+  linear_num_key_heads: keyHeads,
+  linear_num_value_heads: valueHeads,
+  linear_key_head_dim: 128,
+  linear_value_head_dim: 128,
   linear_conv_kernel_dim: 4,
-  linear_num_key_heads: heads,
-  linear_num_value_heads: heads,
-  linear_key_head_dim: headDim,
-  linear_value_head_dim: headDim,
-  rope_parameters: { rope_type: 'default', rope_theta: theta ?? 1e6, partial_rotary_factor: 0.25 },
 });
-
-const headDim = ({ family, hidden, heads, headDim }) =>
-  headDim ?? (family === 'qwen2' ? hidden / heads : 128);
 
 /** config.json of a preset. */
 export function modelConfig(name) {
@@ -132,10 +132,10 @@ export function modelConfig(name) {
     num_hidden_layers: shape.layers,
     num_attention_heads: shape.heads,
     num_key_value_heads: shape.kvHeads,
-    head_dim: headDim(shape),
+    head_dim: shape.family === 'qwen2' ? shape.hidden / shape.heads : 128,
     intermediate_size: shape.ffn,
     ...(shape.experts ? experts(shape) : {}),
-    ...(shape.family === 'qwen3_5_text' ? linearAttention(shape) : {}),
+    ...(shape.keyHeads ? linearAttention(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,

@@ -95,10 +95,11 @@ void validate_vision(const ModelConfig& c) {
   const auto frequencies = static_cast<int64_t>(c.rope_inv_freq.size());
   require(sections.size() == 3 &&
               std::all_of(sections.begin(), sections.end(), [](int64_t section) { return section >= 0; }) &&
-              sections[0] + sections[1] + sections[2] == frequencies &&
-              3 * std::max(sections[1], sections[2]) <= frequencies,
+              sections[0] + sections[1] + sections[2] == frequencies && 3 * sections[1] <= frequencies + 1 &&
+              3 * sections[2] <= frequencies,
           ErrorCode::kInvalidModel, "[model] expected 3 vision.rope_sections that make up the ", frequencies,
-          " rotary frequencies, the last two at most a third of them each");
+          " rotary frequencies, the last two at most a third of them each, ", (frequencies + 1) / 3, " and ",
+          frequencies / 3);
   require(c.positions == PositionKind::kRope && c.second_rope_layers.empty() && !c.latent &&
               c.head == HeadKind::kLm,
           ErrorCode::kInvalidModel,

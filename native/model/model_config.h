@@ -57,7 +57,7 @@ struct DeltaConfig {
   int64_t columns() const { return channels() + values() + 2 * value_heads; }
 };
 
-// The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2): model/vision_tower.h.
+// The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5): model/vision_tower.h.
 struct VisionConfig {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;

@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
+import { readPromptImages } from '../../ts/batch/prompt_image';
 import { type Dataset, samplesOf } from '../../ts/data/dataset';
 import { SampleSource } from '../../ts/data/reading/sample_source';
 import { SampleThreads } from '../../ts/data/reading/sample_threads';
@@ -9,7 +10,8 @@ import { RlDataset, type RlDatasetOptions } from '../../ts/data/rl_dataset';
 import { SftDataset, type SftDatasetOptions } from '../../ts/data/sft_dataset';
 import { permutation } from '../../ts/data/shuffle';
 import { Tokenizer } from '../../ts/data/tokenizer';
-import { rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from '../unit/data/fake_tokenizer';
+import { IMAGES, READING, readFixtures } from '../helpers/vision_model';
+import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from '../unit/data/fake_tokenizer';
 
 const tokenizer = Tokenizer.load(tokenizerDirectory());
 const ROWS = 500;
@@ -124,4 +126,48 @@ it('few data are read in place, many in threads', async () => {
   expect(many.threads).not.toBeNull();
   expect((await many.all()).map(({ tokens }) => tokens.length)).toHaveLength(10_000);
   await many.close();
+});
+
+describe.each([
+  ['in place', 10],
+  ['in threads', 90],
+])('prompts with images, %s', (_, rows) => {
+  const template =
+    "{%- for m in messages -%}{%- for p in m.content -%}{{ 'q' if p.type == 'image' else p.text }}{%- endfor -%}{%- endfor -%}";
+  const reader = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
+  const files = ['wide.png', 'large.png'];
+  const row = (i: number) => ({
+    ...rlRow([{ role: 'user', content: i % 3 === 2 ? [{ type: 'text', text: 'a' }] : '<image>' }]),
+    images: i % 3 === 2 ? [] : [join(IMAGES, files[i % 3] as string)],
+  });
+
+  it('all of them are without pixels, which are read when they are wanted; long ones are left out', async () => {
+    const paths = [writeLines(Array.from({ length: rows }, (_, i) => row(i)))];
+    const options = {
+      ...rlOptions,
+      maxPromptLength: 50,
+      shuffle: false,
+      images: { ...READING, imageToken: id('q') },
+    };
+    const dataset = await RlDataset.open(paths, reader, options);
+    const source = SampleSource.of(dataset, { kind: 'rl', paths, tokenizer: reader.source, options });
+    try {
+      expect(source.threads === null).toBe(rows < 64);
+      const prompts = await source.all();
+      const kept = Array.from({ length: rows }, (_, i) => i).filter((i) => i % 3 !== 1);
+      expect(prompts).toHaveLength(kept.length);
+      const [wide] = await readFixtures(['wide.png']);
+      for (const [n, { images = [] }] of prompts.entries())
+        expect(images).toEqual((kept[n] as number) % 3 === 2 ? [] : expect.any(Function));
+      const read = await readPromptImages(prompts.map(({ images = [] }) => images));
+      expect(read.map((images) => images.length)).toEqual(kept.map((i) => (i % 3 === 2 ? 0 : 1)));
+      for (const [image] of read)
+        if (image !== undefined)
+          expect(Buffer.from(image.pixels).equals(wide?.pixels as Uint8Array)).toBe(true);
+      // And again: nothing of it is kept.
+      expect(await readPromptImages([prompts[0]?.images ?? []])).toEqual([read[0]]);
+    } finally {
+      await source.close();
+    }
+  });
 });

@@ -11,13 +11,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import sharp from 'sharp';
 import { Actor } from '../../ts/actor/actor';
+import { readTensors } from '../../ts/checkpoint/safetensors';
 import { loadSftConfig } from '../../ts/config/config';
 import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
-import { VISION_MODEL } from '../helpers/vision_model';
+import { VISION_MODEL, visionModel } from '../helpers/vision_model';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // A model that reads images learns to name the colour of a picture.
@@ -36,13 +37,12 @@ const TEMPLATE =
   "{%- if p.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}{{ p.text }}{%- endif -%}{%- endfor -%}{%- endif -%}{%- endfor -%}" +
   '{%- if add_generation_prompt -%}={%- endif -%}';
 
-/** The model of the fixtures, with a tokenizer that has its image token. */
-function writeModel(): void {
-  mkdirSync(file('model'));
-  for (const name of readdirSync(VISION_MODEL))
-    copyFileSync(join(VISION_MODEL, name), join(file('model'), name));
+/** A model of the fixtures, with a tokenizer that has its image token. */
+function writeModel(from: string, to: string): void {
+  mkdirSync(file(to));
+  for (const name of readdirSync(from)) copyFileSync(join(from, name), join(file(to), name));
   const source = tokenizerDirectory({ chat_template: TEMPLATE });
-  copyFileSync(join(source, 'tokenizer_config.json'), join(file('model'), 'tokenizer_config.json'));
+  copyFileSync(join(source, 'tokenizer_config.json'), join(file(to), 'tokenizer_config.json'));
   const definition = JSON.parse(readFileSync(join(source, 'tokenizer.json'), 'utf8')) as {
     added_tokens: Record<string, unknown>[];
     post_processor: unknown;
@@ -50,7 +50,7 @@ function writeModel(): void {
   for (const [i, content] of ['<|image_pad|>', '<|vision_start|>', '<|vision_end|>'].entries())
     definition.added_tokens.push({ ...definition.added_tokens[0], id: 60 + i, content });
   definition.post_processor = null;
-  writeFileSync(join(file('model'), 'tokenizer.json'), JSON.stringify(definition));
+  writeFileSync(join(file(to), 'tokenizer.json'), JSON.stringify(definition));
 }
 
 /** A picture of one colour, darker and lighter by place, of a size of its own. */
@@ -94,7 +94,8 @@ const reward: RewardFunction = ({ response, groundTruth }) => ({
 });
 
 beforeAll(async () => {
-  writeModel();
+  writeModel(VISION_MODEL, 'model');
+  writeModel(visionModel('qwen3_5').options.model, 'qwen3_5');
   writeJsonLines(file('train.jsonl'), await rows(48, 0));
   writeJsonLines(file('val.jsonl'), await rows(30, 1000));
   writeJsonLines(file('examples.jsonl'), examples(await rows(48, 2000)));
@@ -182,6 +183,64 @@ test('GRPO learns from made pictures what their colour is called, and the model 
   } finally {
     await actor.close();
   }
+});
+
+describe('Qwen3.5', () => {
+  const train = (...overrides: string[]) =>
+    observeRun(
+      file('grpo.yaml'),
+      [
+        `actor_rollout_ref.model.path=${file('qwen3_5')}`,
+        'data.val_files=null',
+        'trainer.total_training_steps=2',
+        'trainer.save_freq=2',
+        ...overrides,
+      ],
+      reward,
+    );
+  const json = (path: string) => JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>;
+
+  test('is trained and saved with its tower where the data have images', async () => {
+    const { result, updates } = await train(`trainer.default_local_dir=${file('tower')}`);
+    expect(json(join(result.runDirectory, 'config.json'))).toMatchObject({
+      actor_rollout_ref: { model: { read_images: true } },
+    });
+    const { batch } = updates[0] as (typeof updates)[number];
+    expect(batch.get('images').flat()).toHaveLength(48);
+    const saved = join(result.runDirectory, 'final_model');
+    expect(json(join(saved, 'config.json'))).toMatchObject({
+      architectures: ['Qwen3_5ForConditionalGeneration'],
+      model_type: 'qwen3_5',
+    });
+    expect([...readTensors(saved).keys()].sort()).toEqual([...readTensors(file('qwen3_5')).keys()].sort());
+    const bytes = (dir: string) => readFileSync(join(dir, 'model.safetensors'));
+    expect(bytes(saved).equals(bytes(file('qwen3_5')))).toBe(false);
+    const model = join(result.runDirectory, 'exported');
+    await exportCheckpoint(result.runDirectory, model);
+    expect(json(join(model, 'config.json'))['model_type']).toBe('qwen3_5');
+  });
+
+  test('is its language model where they have none, and rows with images are refused then', async () => {
+    const text = file('text.jsonl');
+    writeJsonLines(
+      text,
+      (await rows(12, 5000)).map(({ images: _, prompt: _with, ...row }) => ({
+        ...row,
+        prompt: [{ role: 'user', content: 'see?' }],
+      })),
+    );
+    const { result } = await train(
+      `data.train_files=${text}`,
+      `trainer.default_local_dir=${file('language_model')}`,
+    );
+    expect(json(join(result.runDirectory, 'final_model', 'config.json'))).toMatchObject({
+      architectures: ['Qwen3_5ForCausalLM'],
+      model_type: 'qwen3_5_text',
+    });
+    await expect(
+      train('actor_rollout_ref.model.read_images=false', `trainer.default_local_dir=${file('refused')}`),
+    ).rejects.toThrow(/the model reads text only/);
+  });
 });
 
 test('SFT learns it from examples', async () => {

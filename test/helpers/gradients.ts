@@ -1,4 +1,4 @@
-import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
+import { loadModelDirectory, type ModelReading } from '../../ts/checkpoint/model_dir';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { floats, type TestTensor } from './safetensors';
 
@@ -12,8 +12,9 @@ export async function expectGradients(
   head: 'lm' | 'value',
   expected: Record<string, TestTensor>,
   factor = 1,
+  reading: ModelReading = {},
 ): Promise<void> {
-  const { mapping } = loadModelDirectory(model, head);
+  const { mapping } = loadModelDirectory(model, head, reading);
   for (const [hf, { shape }] of Object.entries(expected)) {
     const parts = mapping.filter((m) => m.hf === hf);
     if (parts.length === 0) throw new Error(`no parameter maps to ${hf}`);

@@ -1,13 +1,13 @@
-// A small Qwen3-VL, image files, and what transformers makes of them (test/fixtures/images/make_fixtures.py).
+// Small models that read images, image files, and what transformers makes of them (test/fixtures/images/make_fixtures.py).
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import type { PromptImage } from '../../ts/batch/prompt_image';
 import { RowImages } from '../../ts/data/row_images';
 import { readImageProcessor } from '../../ts/model/image_processor';
+import { readSafetensors, type TestTensor } from './safetensors';
 
 export const IMAGES = path.join(__dirname, '..', 'fixtures', 'images');
-export const VISION_MODEL = path.join(IMAGES, 'qwen3_vl');
 export const IMAGE_TOKEN = 60;
 
 interface Sequence {
@@ -15,22 +15,56 @@ interface Sequence {
   prompt: number[];
   response: number[];
   logProbs: number[];
+  entropies: number[];
   greedy: number[];
   positions: number[][];
   delta: number;
 }
 
-const file = JSON.parse(readFileSync(path.join(IMAGES, 'sequences.json'), 'utf8')) as {
-  advantages: number[];
-  sequences: Sequence[];
-  sizes: number[][];
-};
-export const SEQUENCES: readonly Sequence[] = file.sequences;
-/** [ΣR] */
-export const ADVANTAGES: readonly number[] = file.advantages;
+const read = (file: string): unknown => JSON.parse(readFileSync(path.join(IMAGES, file), 'utf8'));
+
+/** Names of the models. Of the last two the language model may be read alone. */
+export const VISION_NAMES = ['qwen3_vl', 'qwen3_5', 'qwen3_5_moe'] as const;
+export type VisionName = (typeof VISION_NAMES)[number];
+
+/** A model and what was recorded of it. */
+export interface VisionModel {
+  /** What an actor is made of. */
+  options: { model: string; readsImages?: true };
+  sequences: readonly Sequence[];
+  /** [ΣR] */
+  advantages: Float32Array;
+  /** Of the policy loss, by the names of the model's files. */
+  gradients(): Record<string, TestTensor>;
+  /** The sequences with their images; those of one prompt share them. */
+  batch(): Promise<Batch>;
+}
+
+export function visionModel(name: VisionName): VisionModel {
+  const { sequences, advantages } = read(`${name}.json`) as { sequences: Sequence[]; advantages: number[] };
+  return {
+    options: { model: path.join(IMAGES, name), ...(name === 'qwen3_vl' ? {} : { readsImages: true }) },
+    sequences,
+    advantages: Float32Array.from(advantages),
+    gradients: () => readSafetensors(path.join(IMAGES, `${name}.gradients.safetensors`)),
+    batch: async () => {
+      const known = new Map<string, PromptImage[]>();
+      for (const { images } of sequences) known.set(images.join(), await readFixtures(images));
+      return Batch.fromSequences(
+        sequences.map(({ prompt }) => prompt),
+        sequences.map(({ response }) => response),
+        { images: sequences.map(({ images }) => known.get(images.join()) as PromptImage[]) },
+      );
+    },
+  };
+}
+
+const plain = visionModel('qwen3_vl');
+export const VISION_MODEL = plain.options.model;
+export const SEQUENCES = plain.sequences;
 
 /** Height, width, least and most pixels, and what transformers' smart_resize makes of them. */
-export const SIZES: readonly number[][] = file.sizes;
+export const SIZES = read('sizes.json') as readonly number[][];
 
 export const READING = { ...readImageProcessor(VISION_MODEL), imageToken: IMAGE_TOKEN };
 
@@ -38,15 +72,4 @@ export const READING = { ...readImageProcessor(VISION_MODEL), imageToken: IMAGE_
 export function readFixtures(names: readonly string[]): Promise<PromptImage[]> {
   const dataFile = path.join(IMAGES, 'rows.jsonl');
   return RowImages.of({ images: names }, 'images', READING, dataFile, 'rows.jsonl:1').read();
-}
-
-/** The sequences with their images; those of one prompt share them. */
-export async function visionBatch(): Promise<Batch> {
-  const known = new Map<string, PromptImage[]>();
-  for (const { images } of SEQUENCES) known.set(images.join(), await readFixtures(images));
-  return Batch.fromSequences(
-    SEQUENCES.map(({ prompt }) => prompt),
-    SEQUENCES.map(({ response }) => response),
-    { images: SEQUENCES.map(({ images }) => known.get(images.join()) as PromptImage[]) },
-  );
 }

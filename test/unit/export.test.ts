@@ -18,6 +18,7 @@ import { findCheckpoint } from '../../ts/export/find_checkpoint';
 import { CheckpointStore } from '../../ts/run/checkpoint_store';
 import { CONFORMANCE } from '../helpers/conformance';
 import { languageModel } from '../helpers/language_model';
+import { visionModel } from '../helpers/vision_model';
 
 const MODELS = path.join(CONFORMANCE, 'models');
 const model = (name: string, role = 'actor') => path.join(MODELS, name, role);
@@ -86,6 +87,29 @@ test.each(readdirSync(MODELS))('%s comes out as it went in, also over many files
   expect(many[0]).toBe(`model-00001-of-${String(many.length).padStart(5, '0')}.safetensors`);
   expect(existsSync(at('many', 'model.safetensors.index.json'))).toBe(true);
 });
+
+test.each(['qwen3_5', 'qwen3_5_moe'] as const)(
+  '%s comes out with its tower, or as its language model',
+  async (name) => {
+    const { model: source } = visionModel(name).options;
+    const config = (of: string) => JSON.parse(readFileSync(path.join(of, 'config.json'), 'utf8'));
+    await exportCheckpoint(source, at('whole'));
+    expectSame(at('whole'), source);
+    expect(config(at('whole'))).toEqual(config(source));
+    expect(existsSync(at('whole', 'preprocessor_config.json'))).toBe(true);
+    await exportCheckpoint(source, at('text'), { readsImages: false });
+    expect(printed(tensorsIn(at('text')))).toEqual(printed(languageModel(tensorsIn(source))));
+    expect(config(at('text'))).toMatchObject({ model_type: `${name}_text` });
+    expect(existsSync(at('text', 'preprocessor_config.json'))).toBe(false);
+    // The dtype of what is written stands wherever config.json has one.
+    writeFileSync(
+      at('whole', 'config.json'),
+      JSON.stringify({ ...config(source), text_config: { ...config(source).text_config, dtype: 'float32' } }),
+    );
+    await exportCheckpoint(at('whole'), at('narrow'), { dtype: 'bfloat16' });
+    expect(config(at('narrow'))).toMatchObject({ dtype: 'bfloat16', text_config: { dtype: 'bfloat16' } });
+  },
+);
 
 test('in bfloat16, with a config that says so', async () => {
   const source = model('qwen3_headdim');

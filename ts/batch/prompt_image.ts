@@ -7,6 +7,24 @@ export interface PromptImage {
   pixels: Uint8Array; // [height * width * 3]
 }
 
+/** Those of a prompt, or what reads them when they are wanted: their pixels have many times the bytes of their files. */
+export type PromptImages = readonly PromptImage[] | (() => Promise<readonly PromptImage[]>);
+
+/** Prompts whose images are read at a time: while it is decoded, each may be far larger than the model reads it. */
+const AT_A_TIME = 8;
+
+/** Of each prompt. @throws TroupeError as the reading of them does */
+export async function readPromptImages(each: readonly PromptImages[]): Promise<(readonly PromptImage[])[]> {
+  const out: (readonly PromptImage[])[] = [];
+  for (let from = 0; from < each.length; from += AT_A_TIME) {
+    const some = each.slice(from, from + AT_A_TIME);
+    out.push(
+      ...(await Promise.all(some.map((images) => (typeof images === 'function' ? images() : images)))),
+    );
+  }
+  return out;
+}
+
 /** Whether two lists are of the same images, one by one. */
 export function sameImages(a: readonly PromptImage[], b: readonly PromptImage[]): boolean {
   return a === b || (a.length === b.length && a.every((image, i) => sameImage(image, b[i] as PromptImage)));

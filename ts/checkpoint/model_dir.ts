@@ -39,21 +39,29 @@ export interface LoadedModel {
   freshHead: boolean;
 }
 
+/** How a model directory is read. */
+export interface ModelReading {
+  /** In place of config.json's; null: those. */
+  maxPositionEmbeddings?: number | null;
+  /** With the tower for images, where the language model is a model of its own (Qwen3.5) and is read alone otherwise. */
+  readsImages?: boolean;
+}
+
 /**
  * Reads a model directory for a causal LM (`head: 'lm'`) or a critic (`'value'`). A critic may start from a causal LM: its
- * `lm_head.weight` is left out and the value head starts fresh. `maxPositionEmbeddings`: in place of config.json's, null for those.
- * Throws INVALID_MODEL naming file, key or tensor.
+ * `lm_head.weight` is left out and the value head starts fresh. Throws INVALID_MODEL naming file, key or tensor.
  */
 export function loadModelDirectory(
   dir: string,
   head: Head,
-  maxPositionEmbeddings: number | null = null,
+  { maxPositionEmbeddings = null, readsImages = false }: ModelReading = {},
 ): LoadedModel {
   const configFile = configOf(dir);
   const text = readText(configFile);
-  const read = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
-  const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile);
-  const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(read));
+  const whole = parseObject(text, configFile);
+  const read = withPositions(textPart(whole, readsImages), maxPositionEmbeddings, configFile);
+  const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
+  const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(whole, readsImages));
   if (ownHead) config.tiedEmbeddings = false;
   if (config.vision !== null) withPixels(config.vision, dir);
   const scoreName = valueHeadName(config.family);
@@ -66,7 +74,7 @@ export function loadModelDirectory(
     ignored: (hf) =>
       (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
   });
-  const marked = textPart(parseObject(markFloats(text), configFile));
+  const marked = textPart(parseObject(markFloats(text), configFile), readsImages);
   const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
     dir,
@@ -142,7 +150,7 @@ function textTensors(all: ReadonlyMap<string, StoredTensor>): Map<string, Stored
   return own;
 }
 
-/** As if config.json said so. Positions that are weights can only be as many as there are. */
+/** As if config.json, or what is read of it, said so. Positions that are weights can only be as many as there are. */
 export function withPositions(
   raw: Record<string, unknown>,
   positions: number | null,
@@ -157,7 +165,7 @@ export function withPositions(
     );
   }
   const text = raw['text_config'];
-  if (raw['model_type'] === 'qwen3_vl' && typeof text === 'object')
+  if (typeof text === 'object' && text !== null)
     return { ...raw, text_config: { ...text, max_position_embeddings: positions } };
   return { ...raw, max_position_embeddings: positions };
 }

@@ -23,6 +23,8 @@ const PROCESSOR_FILES = [
   'processor_config.json',
   'video_preprocessor_config.json',
 ];
+/** Of config.json, where a decoder stands beside a tower: published Qwen3.5 says a dtype in one of them alone. */
+const PARTS = ['text_config', 'vision_config'];
 const TEMPLATE_FILE = 'chat_template.jinja';
 /** The last one is a directory. */
 const TEMPLATES = [TEMPLATE_FILE, 'chat_template.json', 'additional_chat_templates'];
@@ -97,6 +99,10 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
   if (dtype !== null) {
     if ('torch_dtype' in config || !('dtype' in config)) config.torch_dtype = dtype;
     if ('dtype' in config) config.dtype = dtype;
+    for (const part of PARTS) {
+      const own = config[part];
+      if (typeof own === 'object' && own !== null && 'dtype' in own) config[part] = { ...own, dtype };
+    }
   }
   return config;
 }

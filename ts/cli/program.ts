@@ -365,6 +365,11 @@ const withExport = (y: Argv) =>
       requiresArg: true,
       describe: 'Model that the adapters belong to; default: what adapter_config.json names',
     })
+    .option('read-images', {
+      type: 'boolean',
+      describe:
+        'With the tower for images of Qwen3.5 (--no-read-images: its language model alone); default: where preprocessor_config.json is beside it',
+    })
     .option('max-shard-size', {
       type: 'string',
       requiresArg: true,
@@ -374,7 +379,7 @@ const withExport = (y: Argv) =>
 
 /** @throws UsageError naming the option that is out of range */
 function exportOptions(a: Awaited<ReturnType<typeof withExport>['argv']>): ExportOptions {
-  const { dtype, role, mergeLora, base, maxShardSize } = a;
+  const { dtype, role, mergeLora, base, readImages: readsImages, maxShardSize } = a;
   const maxShardBytes = parseByteSize(maxShardSize);
   if (maxShardBytes === null)
     throw new UsageError(`export: --max-shard-size: expected a size such as 5GB, got ${maxShardSize}`);
@@ -386,6 +391,7 @@ function exportOptions(a: Awaited<ReturnType<typeof withExport>['argv']>): Expor
     ...(dtype === undefined ? {} : { dtype }),
     ...(role === undefined ? {} : { role }),
     ...(base === undefined ? {} : { base }),
+    ...(readsImages === undefined ? {} : { readsImages }),
   };
 }
 

@@ -26,3 +26,14 @@ function written(value: unknown): unknown {
   if (!isTree(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, written(item)]));
 }
+
+/** A frozen copy of a configuration in which one key has another value, also in what may be written down of it. */
+export function withKey<C extends object>(config: C, key: string, value: unknown): C {
+  const [name, ...inner] = key.split('.') as [string, ...string[]];
+  const section = config as Record<string, unknown>;
+  const item = inner.length === 0 ? value : withKey(section[name] as object, inner.join('.'), value);
+  const copy = Object.freeze({ ...config, [name]: item });
+  if (writtenOf.has(config))
+    writtenOf.set(copy, { ...(writtenOf.get(config) as object), [name]: written(item) });
+  return copy;
+}

@@ -1,5 +1,5 @@
 import { show } from '../base/text';
-import type { PromptImage } from '../batch/prompt_image';
+import type { PromptImages } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import type { ChatMessage } from './chat_template';
 import { isConversation, type TemplateVariables } from './prompt';
@@ -8,7 +8,7 @@ import type { Tokenizer } from './tokenizer';
 /** One example: the loss is on response tokens whose `lossMask` is 1. */
 export interface SftSample {
   /** Of the prompt; of a model that reads images. */
-  images?: PromptImage[];
+  images?: PromptImages;
   prompt: Int32Array;
   response: Int32Array;
   lossMask: Uint8Array; // [R]

@@ -154,6 +154,7 @@ function scan(path: string, fd: number): JsonIndex {
 
 class MemoryFile implements RowFile {
   readonly inMemory = true;
+  readonly columns = null;
 
   constructor(
     readonly path: string,
@@ -183,6 +184,7 @@ class MemoryFile implements RowFile {
 /** The descriptor stays open as long as the process: rows are read to the end of the run. */
 class IndexedFile implements RowFile {
   readonly inMemory = false;
+  readonly columns = null;
 
   constructor(
     readonly path: string,

@@ -39,7 +39,7 @@ export class ParquetFile implements RowFile {
     readonly path: string,
     private readonly buffer: AsyncBuffer,
     private readonly metadata: FileMetaData,
-    private readonly columns: readonly string[],
+    readonly columns: readonly string[],
     private readonly keptBytes: number,
     /** Column of images. */
     private readonly images: string | null,

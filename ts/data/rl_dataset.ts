@@ -1,5 +1,5 @@
 import { show } from '../base/text';
-import type { PromptImage } from '../batch/prompt_image';
+import type { PromptImage, PromptImages } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
 import { extraInfoOf, groundTruthOf } from './labels';
@@ -19,7 +19,7 @@ export interface RlSample {
   /** The prompt as the row has it: text, or messages. */
   rawPrompt: unknown;
   /** Of the row; of a model that reads images. */
-  images?: PromptImage[];
+  images?: PromptImages;
 }
 
 export interface RlDatasetOptions {

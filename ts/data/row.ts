@@ -7,6 +7,8 @@ export type Row = Readonly<Record<string, unknown>>;
 export interface RowFile {
   readonly path: string;
   readonly length: number;
+  /** Columns that are read of every row; null: rows have their own. */
+  readonly columns: readonly string[] | null;
   /** Every row is there already: looking at all of them costs nothing. */
   readonly inMemory: boolean;
   /** Of what is read of the rows, uncompressed. */
@@ -48,7 +50,10 @@ export function refuseMedia(row: Row, where: string, readable: string | null = n
     throw new TroupeError(
       'INVALID_DATA',
       `[data] ${where}: expected the column '${name}' to be empty, got ${length ?? 'a value'}: the model reads ${reads} only, ` +
-        'so leave out such rows, or the column where the prompts make sense without it',
+        'so leave out such rows, or the column where the prompts make sense without it' +
+        (readable === null && name === 'images'
+          ? ' (Qwen3.5 reads images with read_images: true of the model)'
+          : ''),
     );
   }
 }

@@ -77,7 +77,7 @@ export class SftDataset implements Dataset<SftSample> {
     const where = file.where(row);
     const { path } = file;
     const sample = await sampleOf(await file.row(row), this.tokenizer, this.options, { path, where });
-    return cut(sample, this.options, where);
+    return cut(sample.example, sample.images, this.options, where);
   }
 }
 
@@ -96,18 +96,19 @@ async function sampleOf(
   tokenizer: Tokenizer,
   options: SftDatasetOptions,
   file: { path: string; where: string },
-): Promise<SftSample> {
+): Promise<{ example: SftSample; images: number }> {
   const { imageKey = 'images', images: reading = null } = options;
   const ofRow = RowImages.of(row, imageKey, reading, file.path, file.where);
   const sample = toSample(row, tokenizer, options, ofRow, file.where);
-  if (reading === null) return sample;
+  if (reading === null) return { example: sample, images: 0 };
   if (sample.response.includes(reading.imageToken))
     throw new TroupeError(
       'INVALID_DATA',
       `[data] ${file.where}: an image after the first turn of the assistant: expected all images of a row before it`,
     );
   const images = await ofRow.read();
-  return { ...sample, prompt: ofRow.inTokens(sample.prompt, images), images };
+  const example = { ...sample, prompt: ofRow.inTokens(sample.prompt, images), images };
+  return { example, images: images.length };
 }
 
 function toSample(
@@ -191,7 +192,7 @@ function parsedTools(value: unknown, where: string): unknown[] {
   );
 }
 
-function cut(sample: SftSample, options: SftDatasetOptions, where: string): SftSample {
+function cut(sample: SftSample, images: number, options: SftDatasetOptions, where: string): SftSample {
   const length = sample.prompt.length + sample.response.length;
   const { maxLength, truncation } = options;
   if (!sample.lossMask.includes(1)) {
@@ -208,7 +209,7 @@ function cut(sample: SftSample, options: SftDatasetOptions, where: string): SftS
         'raise it, or set data.truncation=left (keeps the end) or right (keeps the beginning)',
     );
   }
-  if ((sample.images ?? []).length > 0)
+  if (images > 0)
     throw new TroupeError(
       'INVALID_DATA',
       `[data] ${where}: the example has ${length} tokens (prompt ${sample.prompt.length}), more than data.max_length ${maxLength}, and with ` +

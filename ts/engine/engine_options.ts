@@ -127,6 +127,11 @@ export interface EngineOptions {
   };
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
+  /**
+   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Qwen3-VL is always read
+   * whole.
+   */
+  readsImages?: boolean;
   /** Of a model that reads images: its tower stays as it was loaded, and is given neither gradients nor optimiser state; default false. */
   freezeVisionTower?: boolean;
   /** What begins on the host; default: nothing. */
@@ -170,6 +175,7 @@ export interface ResolvedEngineOptions {
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
   gradientCheckpointing: boolean;
+  readsImages: boolean;
   freezeVisionTower: boolean;
   optim: NativeAdamWOptions | null;
   lora: ResolvedLoraOptions | null;
@@ -190,6 +196,7 @@ const KEYS = [
   'parallel',
 ].concat([
   'gradientCheckpointing',
+  'readsImages',
   'freezeVisionTower',
   'offload',
   'optim',
@@ -251,6 +258,7 @@ export function resolveEngineOptions(
         ? null
         : countOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, RUN_LIMITS.batchTokens),
     gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
+    readsImages: flagOption(where, 'readsImages', o.readsImages, false),
     freezeVisionTower: flagOption(where, 'freezeVisionTower', o.freezeVisionTower, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
     lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),

@@ -69,11 +69,12 @@ export class RoleEngine {
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const device = deviceOf(`${role} options`, o, resolved);
-    const found = loadModelDirectory(
-      resolved.model,
-      role === 'actor' ? 'lm' : 'value',
-      resolved.maxPositionEmbeddings,
-    );
+    const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value', resolved);
+    if (resolved.readsImages && found.config.vision === null)
+      throw badOption(
+        `${role} options`,
+        `readsImages: the model in ${resolved.model} reads text alone: expected false`,
+      );
     const frozen = withTower(found, resolved.freezeVisionTower);
     const model = role === 'reward_model' ? rewardModel(frozen) : frozen;
     checkLayout(`${role} options`, resolved, model);
@@ -142,7 +143,10 @@ export class RoleEngine {
   /** Takes the weights of another directory with a model of the same shape. */
   async reload(dir: string): Promise<void> {
     this.checkOpen();
-    const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', this.maxPositionEmbeddings);
+    const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', {
+      maxPositionEmbeddings: this.maxPositionEmbeddings,
+      readsImages: this.model.config.vision !== null,
+    });
     const { config } = withTower(found, !this.trainsTower);
     if (JSON.stringify(config) !== JSON.stringify(this.model.config)) {
       throw new TroupeError(

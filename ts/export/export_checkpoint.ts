@@ -10,6 +10,7 @@ import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '.
 import { Critic } from '../critic/critic';
 import { saveModel } from '../engine/engine_checkpoint';
 import { TroupeError } from '../errors';
+import { hasImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { CheckpointStore } from '../run/checkpoint_store';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
@@ -24,6 +25,11 @@ export interface ExportOptions {
   mergeLora?: boolean;
   /** The model that the adapters belong to; default: what adapter_config.json names. */
   base?: string;
+  /**
+   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5). Default: where the directory says how images are
+   * read (preprocessor_config.json), and for adapters where they are on the decoder beside a tower.
+   */
+  readsImages?: boolean;
   /** Above it weights are spread over several files with an index, 5e9. */
   maxShardBytes?: number;
 }
@@ -35,10 +41,11 @@ export interface ExportSummary {
   files: string[];
 }
 
-const OPTIONS = ['dtype', 'role', 'mergeLora', 'base', 'maxShardBytes'];
+const OPTIONS = ['dtype', 'role', 'mergeLora', 'base', 'readsImages', 'maxShardBytes'];
 const DTYPES: Readonly<Record<'float32' | 'bfloat16', FloatDtype>> = { float32: 'F32', bfloat16: 'BF16' };
 
-type Resolved = Required<Pick<ExportOptions, 'maxShardBytes'>> & Pick<ExportOptions, 'dtype' | 'base'>;
+type Resolved = Required<Pick<ExportOptions, 'maxShardBytes' | 'readsImages'>> &
+  Pick<ExportOptions, 'dtype' | 'base'>;
 
 /**
  * Writes the weights of any checkpoint, in whatever layout of workers it was saved, as a plain Hugging Face directory: config.json,
@@ -63,15 +70,16 @@ export async function exportCheckpoint(
     'stored',
   );
   const mergeLora = flagOption(where, 'mergeLora', o.mergeLora, false);
-  const resolved: Resolved = {
-    ...(dtype === 'stored' ? {} : { dtype }),
-    ...(o.base === undefined ? {} : { base: o.base }),
-    maxShardBytes: numberOption(where, 'maxShardBytes', o.maxShardBytes, DEFAULT_SHARD_BYTES, { min: 1 }),
-  };
   const role =
     o.role === undefined ? null : choiceOption(where, 'role', o.role, ['actor', 'critic'], 'actor');
   checkAbsent(out);
   const source = findCheckpoint(checkpoint, role);
+  const resolved: Resolved = {
+    readsImages: flagOption(where, 'readsImages', o.readsImages, readsImages(source)),
+    ...(dtype === 'stored' ? {} : { dtype }),
+    ...(o.base === undefined ? {} : { base: o.base }),
+    maxShardBytes: numberOption(where, 'maxShardBytes', o.maxShardBytes, DEFAULT_SHARD_BYTES, { min: 1 }),
+  };
   await checkSource(source);
   if (mergeLora && !source.adapter) {
     throw new TroupeError(
@@ -102,7 +110,7 @@ function checkAbsent(out: string): void {
 }
 
 async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
-  const model = loadModelDirectory(dir, role === 'actor' ? 'lm' : 'value');
+  const model = loadModelDirectory(dir, role === 'actor' ? 'lm' : 'value', o);
   if (model.freshHead) {
     throw new TroupeError(
       'INVALID_MODEL',
@@ -115,6 +123,13 @@ async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resol
     writeModelFiles(model, temporary, plan, o.dtype ?? null);
     streamTensors(plan.files, model.stored);
   });
+}
+
+/** Whether a tower for images is part of what is here. */
+function readsImages({ dir, adapter }: FoundCheckpoint): boolean {
+  if (adapter)
+    return [...readTensors(dir, 'adapter_model').keys()].some((name) => name.includes('.language_model.'));
+  return hasImageProcessor(dir);
 }
 
 /** Adapters stay one file, as PEFT has them. */
@@ -144,6 +159,7 @@ async function exportMerged({ dir, role }: FoundCheckpoint, out: string, o: Reso
     dtype: 'float32',
     optim: null,
     lora: { adapter: dir },
+    ...(o.readsImages ? { readsImages: true } : {}),
   });
   try {
     await saveModel(engine.engine, out, o.dtype ?? null, o.maxShardBytes);

@@ -1,7 +1,8 @@
 // Keys of config.json that have several names.
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import type { Family } from './hf_schema';
+import { type Family, isFamily } from './hf_schema';
+import { textTypeOf } from './text_part';
 
 /** Names that transformers writes, or takes, in place of those of the schema. */
 const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
@@ -29,7 +30,19 @@ export function withoutAliases(
 ): Record<string, unknown> {
   const named: Record<string, unknown> = { ...raw };
   for (const [alias, name] of Object.entries(ALIASES[family] ?? {})) named[name] = raw[name] ?? raw[alias];
-  return named;
+  const inner = innerPart(family, raw);
+  return inner === null ? named : { ...named, text_config: withoutAliases(...inner) };
+}
+
+/** Of a model that is read with its tower, the family and config.json of the language model in it. */
+function innerPart(
+  family: Family,
+  { text_config: text }: Readonly<Record<string, unknown>>,
+): [Family, Record<string, unknown>] | null {
+  const type = textTypeOf(family);
+  return isFamily(type) && typeof text === 'object' && text !== null
+    ? [type, text as Record<string, unknown>]
+    : null;
 }
 
 /** @throws TroupeError INVALID_MODEL where two names of one thing have different values */
@@ -42,6 +55,8 @@ export function checkAliases(family: Family, raw: Readonly<Record<string, unknow
         `[model] ${where}: ${alias} ${show(value)} and ${name} ${show(other)}: expected the same`,
       );
   }
+  const inner = innerPart(family, raw);
+  if (inner !== null) checkAliases(...inner, `${where}: text_config`);
 }
 
 const isThere = (value: unknown): boolean => value !== undefined && value !== null;

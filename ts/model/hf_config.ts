@@ -4,14 +4,14 @@ import type { NativeModelConfig } from '../native/bridge';
 import { checkAliases, withoutAliases } from './hf_aliases';
 import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
-import { qwen3Next, qwen35, qwen35Moe } from './hf_gated_delta';
+import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { gptOss } from './hf_gpt_oss';
 import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
-import { qwen3Vl } from './hf_vision';
+import { qwen3Vl, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
 import { firstIssue } from './issue';
 import { textPart } from './text_part';
 
@@ -26,10 +26,16 @@ export interface ResolvedModel {
 
 /**
  * Resolves a parsed config.json. `where` names the file in messages. `head` chooses the causal LM or the value head (a
- * token-classification head with one label). Throws INVALID_MODEL naming the key and what is supported.
+ * token-classification head with one label). `readsImages`: with the tower of a model whose language model may be read alone. Throws
+ * INVALID_MODEL naming the key and what is supported.
  */
-export function resolveModelConfig(raw: unknown, head: Head, where: string): ResolvedModel {
-  const config = textPart(asObject(raw, where));
+export function resolveModelConfig(
+  raw: unknown,
+  head: Head,
+  where: string,
+  readsImages = false,
+): ResolvedModel {
+  const config = textPart(asObject(raw, where), readsImages);
   const type = config.model_type;
   if (!isFamily(type)) {
     throw invalid(
@@ -147,9 +153,9 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
     case 'qwen3_next':
       return qwen3Next(parsed as FamilyConfig<'qwen3_next'>, raw, where);
     case 'qwen3_5_text':
-      return qwen35(parsed as FamilyConfig<'qwen3_5_text'>, raw, where);
+      return gatedDelta(family, parsed as FamilyConfig<'qwen3_5_text'>, raw, where);
     case 'qwen3_5_moe_text':
-      return qwen35Moe(parsed as FamilyConfig<'qwen3_5_moe_text'>, raw, where);
+      return gatedDeltaMoe(family, parsed as FamilyConfig<'qwen3_5_moe_text'>, raw, where);
     case 'glm4_moe':
       return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
     case 'dots1':
@@ -161,6 +167,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
     case 'qwen3_vl':
       return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
+    case 'qwen3_5':
+      return qwen35WithImages(parsed as FamilyConfig<'qwen3_5'>, raw, where);
+    case 'qwen3_5_moe':
+      return qwen35MoeWithImages(parsed as FamilyConfig<'qwen3_5_moe'>, raw, where);
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }

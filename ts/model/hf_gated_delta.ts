@@ -22,22 +22,25 @@ export function qwen3Next(c: FamilyConfig<'qwen3_next'>, raw: Raw, where: string
   };
 }
 
-/** As Qwen3_5ForCausalLM of transformers. Its sections of RoPE (mrope_section) differ for images alone: text has one position. */
-export function qwen35(c: FamilyConfig<'qwen3_5_text'>, raw: Raw, where: string): NativeModelConfig {
-  return gatedDelta('qwen3_5_text', c, raw, where);
-}
-
-/** As Qwen3_5MoeForCausalLM of transformers: experts on all layers. */
-export function qwen35Moe(c: FamilyConfig<'qwen3_5_moe_text'>, raw: Raw, where: string): NativeModelConfig {
+/**
+ * As Qwen3_5MoeForCausalLM of transformers, or the language model beside a tower: experts on all layers.
+ */
+export function gatedDeltaMoe(
+  family: 'qwen3_5_moe_text' | 'qwen3_5_moe',
+  c: FamilyConfig<'qwen3_5_moe_text'>,
+  raw: Raw,
+  where: string,
+): NativeModelConfig {
   const everywhere = { decoder_sparse_step: 1, norm_topk_prob: true, mlp_only_layers: [] };
   return {
-    ...gatedDelta('qwen3_5_moe_text', c, raw, where),
+    ...gatedDelta(family, c, raw, where),
     ...qwenExperts({ ...c, ...everywhere }, c.shared_expert_intermediate_size),
   };
 }
 
-function gatedDelta(
-  family: 'qwen3_next' | 'qwen3_5_text' | 'qwen3_5_moe_text',
+/** As Qwen3_5ForCausalLM of transformers. Its sections of RoPE (mrope_section) differ for images alone: text has one position. */
+export function gatedDelta(
+  family: 'qwen3_next' | 'qwen3_5_text' | 'qwen3_5' | 'qwen3_5_moe_text' | 'qwen3_5_moe',
   c: GatedDelta,
   raw: Raw,
   where: string,

@@ -13,17 +13,22 @@ import {
   tokenIds,
 } from './hf_fields';
 import {
+  besideTower,
   decoder,
   deepseek,
   deepseekExperts,
   expertCount,
   gatedDelta,
+  plainTower,
   qwen2,
+  qwen35,
+  qwen35Moe,
   qwenWindow,
   sparse,
+  tower,
 } from './hf_schema_parts';
 
-// config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
+// config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.24).
 // Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
 
 export const schemas = {
@@ -241,22 +246,8 @@ export const schemas = {
     num_experts_per_tok: int(10, 'expertBlocks'),
     num_experts: expertCount(512),
   }),
-  qwen3_5_text: z.object({
-    ...gatedDelta,
-    vocab_size: int(248320, 'vocabulary'),
-    intermediate_size: int(12288, 'width'),
-    num_key_value_heads: int(4, 'heads'),
-  }),
-  qwen3_5_moe_text: z.object({
-    ...gatedDelta,
-    vocab_size: int(248320, 'vocabulary'),
-    hidden_size: int(2048, 'width'),
-    num_hidden_layers: int(40, 'layers'),
-    moe_intermediate_size: int(512, 'width'),
-    shared_expert_intermediate_size: int(512, 'width'),
-    num_experts_per_tok: int(8, 'expertBlocks'),
-    num_experts: expertCount(256),
-  }),
+  qwen3_5_text: qwen35,
+  qwen3_5_moe_text: qwen35Moe,
   deepseek_v3: deepseek,
   kimi_k2: deepseek,
   gpt_oss: z.object({
@@ -289,27 +280,16 @@ export const schemas = {
       attention_bias: bool(false),
     }),
     vision_config: z.object({
-      depth: int(27, 'layers'),
-      hidden_size: int(1152, 'width'),
-      hidden_act: text('gelu_pytorch_tanh'),
-      intermediate_size: int(4304, 'width'),
-      num_heads: int(16, 'heads'),
-      in_channels: z.literal(3).nullish(),
-      patch_size: int(16, 'headDim'),
-      spatial_merge_size: int(2, 'headDim'),
-      temporal_patch_size: int(2, 'headDim'),
-      out_hidden_size: int(3584, 'width'),
-      num_position_embeddings: int(2304, 'positions'),
+      ...tower,
       deepstack_visual_indexes: z
         .array(layerIndex)
         .nullish()
         .transform((v) => v ?? [8, 16, 24]),
-      rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
     }),
-    image_token_id: layerIndex.nullish().transform((v) => v ?? 151655),
-    tie_word_embeddings: z.boolean().nullish(),
-    eos_token_id: tokenIds,
+    ...besideTower(151655),
   }),
+  qwen3_5: z.object({ text_config: qwen35, vision_config: plainTower, ...besideTower(248056) }),
+  qwen3_5_moe: z.object({ text_config: qwen35Moe, vision_config: plainTower, ...besideTower(248056) }),
   gpt2: z.object({
     vocab_size: int(50257, 'vocabulary'),
     n_positions: int(1024, 'positions'),

@@ -114,3 +114,55 @@ export const gatedDelta = {
   layer_types: layerTypes,
   full_attention_interval: int(4, 'layers'),
 };
+
+/** The language models of Qwen3.5. */
+export const qwen35 = z.object({
+  ...gatedDelta,
+  vocab_size: int(248320, 'vocabulary'),
+  intermediate_size: int(12288, 'width'),
+  num_key_value_heads: int(4, 'heads'),
+});
+
+export const qwen35Moe = z.object({
+  ...gatedDelta,
+  vocab_size: int(248320, 'vocabulary'),
+  hidden_size: int(2048, 'width'),
+  num_hidden_layers: int(40, 'layers'),
+  moe_intermediate_size: int(512, 'width'),
+  shared_expert_intermediate_size: int(512, 'width'),
+  num_experts_per_tok: int(8, 'expertBlocks'),
+  num_experts: expertCount(256),
+});
+
+/** The tower that reads images, of Qwen3-VL and Qwen3.5. */
+export const tower = {
+  depth: int(27, 'layers'),
+  hidden_size: int(1152, 'width'),
+  hidden_act: text('gelu_pytorch_tanh'),
+  intermediate_size: int(4304, 'width'),
+  num_heads: int(16, 'heads'),
+  in_channels: z.literal(3).nullish(),
+  patch_size: int(16, 'headDim'),
+  spatial_merge_size: int(2, 'headDim'),
+  temporal_patch_size: int(2, 'headDim'),
+  out_hidden_size: int(3584, 'width'),
+  num_position_embeddings: int(2304, 'positions'),
+  rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
+};
+
+/** Qwen3.5's: nothing of it is added behind layers of the decoder, though published files name the key. */
+export const plainTower = z.object({
+  ...tower,
+  deepstack_visual_indexes: z
+    .array(layerIndex)
+    .max(0)
+    .nullish()
+    .transform((): number[] => []),
+});
+
+/** What stands beside decoder and tower. */
+export const besideTower = (imageToken: number) => ({
+  image_token_id: layerIndex.nullish().transform((v) => v ?? imageToken),
+  tie_word_embeddings: z.boolean().nullish(),
+  eos_token_id: tokenIds,
+});

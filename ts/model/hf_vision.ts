@@ -1,38 +1,78 @@
-// Qwen3-VL: a decoder of text, and a tower that reads images.
+// Qwen3-VL and Qwen3.5: a decoder of text, and a tower that reads images.
 import { show } from '../base/text';
 import type { NativeModelConfig, NativeVisionConfig } from '../native/bridge';
 import { activation, invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { gatedDelta, gatedDeltaMoe } from './hf_gated_delta';
 import { refusedKey } from './hf_refused';
 import type { FamilyConfig } from './hf_schema';
 
-type Config = FamilyConfig<'qwen3_vl'>;
+type Config = FamilyConfig<'qwen3_vl'> | FamilyConfig<'qwen3_5'> | FamilyConfig<'qwen3_5_moe'>;
 
 /** Half of all bytes, as Qwen3-VL is published; `loadModelDirectory` puts those of the directory in their place. */
 const HALF = [0.5, 0.5, 0.5];
-/** Of heads of 128 numbers. */
+/** mrope_section where config.json does not say it: of heads of 128 numbers, and of heads of 256 of which 64 turn. */
 const SECTIONS = [24, 20, 20];
+const SECTIONS_OF_A_QUARTER = [11, 11, 10];
 
-export function qwen3Vl(c: Config, raw: Raw, where: string): NativeModelConfig {
-  const text = raw['text_config'] as Raw;
-  const refused = refusedKey(text) ?? refusedKey(raw['vision_config'] as Raw);
-  if (refused !== null) throw invalid(where, refused);
-  const inside = `${where}: text_config`;
-  const decoder = {
-    ...c.text_config,
-    tie_word_embeddings: c.tie_word_embeddings ?? c.text_config.tie_word_embeddings,
-  };
+export function qwen3Vl(c: FamilyConfig<'qwen3_vl'>, raw: Raw, where: string): NativeModelConfig {
+  const { text, inside } = checkedParts(raw, where);
+  const decoder = tied(c.text_config, c);
   const native = {
     ...rmsDecoder('qwen3_vl', decoder, text, inside, { defaultTheta: 5e5 }),
     qkNorm: true,
-    qkvBias: c.text_config.attention_bias,
-    outputBias: c.text_config.attention_bias,
+    qkvBias: decoder.attention_bias,
+    outputBias: decoder.attention_bias,
   };
+  return withVision(native, c, c.vision_config.deepstack_visual_indexes, text, SECTIONS, where);
+}
+
+/** As Qwen3_5ForConditionalGeneration of transformers: Qwen3-VL's tower and positions, without deepstack. */
+export function qwen35WithImages(c: FamilyConfig<'qwen3_5'>, raw: Raw, where: string): NativeModelConfig {
+  const { text, inside } = checkedParts(raw, where);
+  const native = gatedDelta('qwen3_5', tied(c.text_config, c), text, inside);
+  return withVision(native, c, [], text, SECTIONS_OF_A_QUARTER, where);
+}
+
+/** As Qwen3_5MoeForConditionalGeneration. */
+export function qwen35MoeWithImages(
+  c: FamilyConfig<'qwen3_5_moe'>,
+  raw: Raw,
+  where: string,
+): NativeModelConfig {
+  const { text, inside } = checkedParts(raw, where);
+  const native = gatedDeltaMoe('qwen3_5_moe', tied(c.text_config, c), text, inside);
+  return withVision(native, c, [], text, SECTIONS_OF_A_QUARTER, where);
+}
+
+/** The part of the decoder, and where it stands. */
+function checkedParts(raw: Raw, where: string): { text: Raw; inside: string } {
+  const text = raw['text_config'] as Raw;
+  const refused = refusedKey(text) ?? refusedKey(raw['vision_config'] as Raw);
+  if (refused !== null) throw invalid(where, refused);
+  return { text, inside: `${where}: text_config` };
+}
+
+/** A decoder whose head is tied where the whole says so, or where that says nothing, as it says itself. */
+const tied = <C extends { tie_word_embeddings: boolean }>(
+  decoder: C,
+  whole: { tie_word_embeddings?: boolean | null | undefined },
+): C => ({ ...decoder, tie_word_embeddings: whole.tie_word_embeddings ?? decoder.tie_word_embeddings });
+
+function withVision(
+  native: NativeModelConfig,
+  c: Config,
+  deepstack: number[],
+  text: Raw,
+  usual: readonly number[],
+  where: string,
+): NativeModelConfig {
   const ropes = { ...(text['rope_parameters'] as Raw | null), ...(text['rope_scaling'] as Raw | null) };
-  return { ...native, vision: visionOf(c, ropes['mrope_section'] ?? SECTIONS, native, where) };
+  return { ...native, vision: visionOf(c, deepstack, ropes['mrope_section'] ?? usual, native, where) };
 }
 
 function visionOf(
   c: Config,
+  layers: number[],
   sections: unknown,
   native: NativeModelConfig,
   where: string,
@@ -53,7 +93,6 @@ function visionOf(
       inside,
       `out_hidden_size ${v.out_hidden_size}: expected the hidden_size ${native.hiddenSize} of text_config`,
     );
-  const layers = v.deepstack_visual_indexes;
   if (layers.some((layer, i) => layer >= v.depth || layer <= (layers[i - 1] ?? -1)))
     throw invalid(
       inside,
@@ -100,11 +139,19 @@ function checkedSections(sections: unknown, frequencies: number, where: string):
   const counts = all.filter((n): n is number => Number.isInteger(n) && (n as number) >= 0);
   const [, rows = 0, columns = 0] = counts;
   const sum = counts.reduce((a, b) => a + b, 0);
-  if (all.length === 3 && counts.length === 3 && sum === frequencies && 3 * Math.max(rows, columns) <= sum)
+  // Rows have the frequencies 1, 4, ..., and columns 2, 5, ...: of 32 there are 11 and 10.
+  const [mostRows, mostColumns] = [Math.floor((frequencies + 1) / 3), Math.floor(frequencies / 3)];
+  if (
+    all.length === 3 &&
+    counts.length === 3 &&
+    sum === frequencies &&
+    rows <= mostRows &&
+    columns <= mostColumns
+  )
     return counts;
   throw invalid(
     where,
     `text_config: mrope_section ${show(sections)}: expected three numbers that make up the ${frequencies} rotary frequencies, ` +
-      'the last two at most a third of them each',
+      `the last two at most a third of them each, ${mostRows} and ${mostColumns}`,
   );
 }

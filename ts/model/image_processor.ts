@@ -73,9 +73,16 @@ export function readImageProcessor(dir: string): ImageProcessor {
   };
 }
 
+/** Whether {@link readImageProcessor} finds something there. */
+export const hasImageProcessor = (dir: string): boolean => fileOf(dir) !== undefined;
+
+const fileOf = (dir: string): string | undefined =>
+  ['preprocessor_config.json', 'processor_config.json']
+    .map((name) => path.join(dir, name))
+    .find((name) => existsSync(name));
+
 function readAny(dir: string): [string, Record<string, unknown>] {
-  const files = ['preprocessor_config.json', 'processor_config.json'].map((name) => path.join(dir, name));
-  const file = files.find((name) => existsSync(name));
+  const file = fileOf(dir);
   if (file === undefined)
     throw new TroupeError(
       'INVALID_MODEL',

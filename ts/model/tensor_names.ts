@@ -36,10 +36,13 @@ export function tensorMapping(config: NativeModelConfig, expertsInOne = false): 
   return map.entries;
 }
 
+const IN_ONE: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
+
 /** Qwen3.5 is published with all experts of a layer in one tensor; transformers writes its language model with one for each. */
 export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: string): boolean }): boolean {
   const layer = config.moeLayers.indexOf(true);
-  return config.family === 'qwen3_5_moe_text' && names.has(`model.layers.${layer}.mlp.experts.gate_up_proj`);
+  const hf = `${decoderRoot(config)}.layers.${layer}.mlp.experts.gate_up_proj`;
+  return IN_ONE.has(config.family) && names.has(hf);
 }
 
 /** Where the decoder's tensors are, by their names: beside those of a tower. */
@@ -310,6 +313,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   kimi_k2: 'DeepseekV3',
   gpt_oss: 'GptOss',
   qwen3_vl: 'Qwen3VL',
+  qwen3_5: 'Qwen3_5',
+  qwen3_5_moe: 'Qwen3_5Moe',
   gpt2: 'GPT2',
 };
 

@@ -20,13 +20,19 @@ const OF_THE_WHOLE = [
   'transformers_version',
 ];
 
-/** The part of a config.json that is the language model, as a config.json of its own; all of it where it is nothing else. */
-export function textPart(raw: Raw): Record<string, unknown> {
-  if (!hasOtherParts(raw)) return raw;
+/** Of these the tower that reads images is there, too. */
+const WITH_TOWER: ReadonlySet<string> = new Set(['qwen3_5', 'qwen3_5_moe']);
+
+/**
+ * The part of a config.json that is read, as a config.json of its own: the language model, or all of it where it is nothing else.
+ * `readsImages`: with the tower, where it is there.
+ */
+export function textPart(raw: Raw, readsImages = false): Record<string, unknown> {
+  if (!hasOtherParts(raw, readsImages)) return raw;
   const text = raw['text_config'];
   const own: Record<string, unknown> = {
     ...(typeof text === 'object' ? text : null),
-    model_type: TEXT_TYPES[raw['model_type'] as string],
+    model_type: textTypeOf(raw['model_type']),
   };
   for (const key of OF_THE_WHOLE) {
     const value = raw[key];
@@ -35,9 +41,16 @@ export function textPart(raw: Raw): Record<string, unknown> {
   return own;
 }
 
-/** Gemma 3 and Qwen3.5 with images. */
-export const hasOtherParts = (raw: Raw): boolean =>
-  typeof raw['model_type'] === 'string' && Object.hasOwn(TEXT_TYPES, raw['model_type']);
+/** Gemma 3 with images, and Qwen3.5 where it is not read with its tower. */
+export const hasOtherParts = (raw: Raw, readsImages = false): boolean =>
+  textTypeOf(raw['model_type']) !== undefined && !(readsImages && hasOwnTower(raw));
+
+/** Qwen3.5 with images: read with its tower, or as the language model that it has. */
+export const hasOwnTower = (raw: Raw): boolean => WITH_TOWER.has(raw['model_type'] as string);
+
+/** undefined: of no model that is more than one. */
+export const textTypeOf = (type: unknown): string | undefined =>
+  typeof type === 'string' && Object.hasOwn(TEXT_TYPES, type) ? TEXT_TYPES[type] : undefined;
 
 /**
  * The name that a tensor of such a model has where the language model is all there is, from that of the hub and that of transformers 5;

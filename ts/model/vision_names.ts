@@ -1,7 +1,7 @@
 import type { NativeVisionConfig } from '../native/bridge';
 import type { MappingBuilder } from './tensor_mapping';
 
-/** Names of the tower that reads images (Qwen3-VL), beside those of its decoder. */
+/** Names of the tower that reads images (Qwen3-VL, Qwen3.5), beside those of its decoder. */
 export function visionMapping(v: NativeVisionConfig, textWidth: number, map: MappingBuilder): void {
   const root = 'model.visual';
   const { hiddenSize: width, intermediateSize: inner, patchSize, temporalPatchSize } = v;

@@ -12,6 +12,7 @@ import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
+import { decideImages } from '../roles/images_of_data';
 import {
   actorSettings,
   criticSettings,
@@ -66,15 +67,16 @@ export async function configuredPlan(
     given === undefined || given === 'auto'
       ? [`trainer.device is ${given ?? 'not given'}: planned for cuda`]
       : [];
+  const note = (line: string): void => void notes.push(line);
   const ranks = askedRanks(tree, gpus);
   // What this version can start, and where, is not the question here.
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
-    const config = resolveSftConfig(source, asked);
+    const config = await decideImages(resolveSftConfig(source, asked), note);
     const pool = planSft(config, { device, worldSize: ranks.policy, memory });
     return { program: 'sft', notes, pools: [pool], controller: null };
   }
-  const config = resolveConfig(source, asked);
+  const config = await decideImages(resolveConfig(source, asked), note);
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
   const controller = { spec: controllerSpec(config, pools[0]), notes: controllerNotes(config) };

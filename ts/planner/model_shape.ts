@@ -1,10 +1,11 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { loadModelDirectory, withPositions } from '../checkpoint/model_dir';
+import { loadModelDirectory, type ModelReading, withPositions } from '../checkpoint/model_dir';
 import { isPacked, MXFP4 } from '../checkpoint/mxfp4';
 import { parseObject, readText } from '../checkpoint/safetensors';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
+import { textPart } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
 
 export type FileDtype = NativeTensorSlice['dtype'];
@@ -18,15 +19,10 @@ export interface ModelShape {
 
 /**
  * The shape of the model that an engine would load from `dir`. Reads config.json, and the headers of safetensors files where
- * there are any; config.json alone is enough. `maxPositionEmbeddings`: in place of config.json's, null for those.
+ * there are any; config.json alone is enough.
  * @throws ConfigError naming `key` when there is no config.json; TroupeError INVALID_MODEL for a model that cannot be loaded
  */
-export function readModelShape(
-  dir: string,
-  head: Head,
-  key: string,
-  maxPositionEmbeddings: number | null = null,
-): ModelShape {
+export function readModelShape(dir: string, head: Head, key: string, reading: ModelReading = {}): ModelShape {
   const file = path.join(dir, 'config.json');
   if (!existsSync(file)) {
     throw new ConfigError(
@@ -36,13 +32,15 @@ export function readModelShape(
   }
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
   if (weights.some((name) => existsSync(path.join(dir, name)))) {
-    const { config, dtypes, stored } = loadModelDirectory(dir, head, maxPositionEmbeddings);
+    const { config, dtypes, stored } = loadModelDirectory(dir, head, reading);
     const inFiles = [...dtypes].map(([hf, dtype]): [string, FileDtype] => {
       const tensor = stored.get(hf);
       return [hf, tensor !== undefined && isPacked(tensor) ? MXFP4 : dtype];
     });
     return { config, dtypes: new Map(inFiles) };
   }
-  const raw = withPositions(parseObject(readText(file), file), maxPositionEmbeddings, file);
-  return { config: resolveModelConfig(raw, head, file).native, dtypes: null };
+  const { maxPositionEmbeddings = null, readsImages = false } = reading;
+  const part = textPart(parseObject(readText(file), file), readsImages);
+  const raw = withPositions(part, maxPositionEmbeddings, file);
+  return { config: resolveModelConfig(raw, head, file, readsImages).native, dtypes: null };
 }

@@ -45,7 +45,7 @@ export const loadPerRank = (
  */
 export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
-  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role.maxPositionEmbeddings);
+  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role);
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);

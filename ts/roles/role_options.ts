@@ -36,6 +36,7 @@ export function engineOptions(
     maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses * (role.layout.cp ?? 1),
     ...(peakTflops === null ? {} : { peakTflops }),
     ...(role.maxPositionEmbeddings === null ? {} : { maxPositionEmbeddings: role.maxPositionEmbeddings }),
+    ...(role.readsImages ? { readsImages: true } : {}),
     seed: trainer.seed,
   };
 }

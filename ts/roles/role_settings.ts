@@ -39,6 +39,8 @@ export interface RoleSettings {
   gradientCheckpointing: boolean;
   /** In place of config.json's; null: those. */
   maxPositionEmbeddings: number | null;
+  /** With the tower of a model whose language model may be read alone. */
+  readsImages: boolean;
   /** What of the model is trained. */
   lora: Pick<EngineOptions, 'lora' | 'freezeVisionTower'>;
   /** null: it does not learn. */
@@ -137,6 +139,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(actor, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
+    readsImages: model.read_images === true,
     lora: { ...loraOptions(model), ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}) },
     optim: { section: actor.optim, gradClip: actor.grad_clip },
     keys: {
@@ -218,6 +221,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(critic, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
+    readsImages: false,
     lora: loraOptions(model),
     optim: { section: critic.optim, gradClip: critic.grad_clip },
     keys: {
@@ -252,6 +256,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
     maxPositionEmbeddings: null,
+    readsImages: false,
     lora: {},
     optim: null,
     keys: {
@@ -288,6 +293,7 @@ export function sftSettings({
     tokensPerRank: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
+    readsImages: model.read_images === true,
     lora: loraOptions(model),
     optim: { section: optim, gradClip: optim.clip_grad },
     keys: {

@@ -18,6 +18,7 @@ export function teacherSettings(config: ResolvedConfig): RoleSettings[] {
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
     maxPositionEmbeddings: null,
+    readsImages: config.actor_rollout_ref.model.read_images === true,
     lora: {},
     optim: null,
     keys: {

@@ -9,8 +9,9 @@ import { actorSettings } from '../roles/role_settings';
 
 /** Reads config.json of each model, and no weight. @throws ConfigError naming the key */
 export function checkImages(config: ResolvedConfig, needs: { critic: boolean; rewardModel: boolean }): void {
-  const { model, head, keys } = actorSettings(config);
-  if (readModelShape(model, head, keys.model).config.vision === null) return;
+  const role = actorSettings(config);
+  const { model, head, keys } = role;
+  if (readModelShape(model, head, keys.model, role).config.vision === null) return;
   const refuse = (key: string, what: string): never => {
     throw new ConfigError(`${key}: the policy in ${model} reads images: ${what}`, key);
   };
@@ -33,7 +34,7 @@ export function checkImages(config: ResolvedConfig, needs: { critic: boolean; re
   for (const { section, keys: teacher } of teachersOf(config)) {
     const key = `${section}.model_path`;
     const path = teacher.model_path;
-    if (path !== null && readModelShape(path, 'lm', key).config.vision === null)
+    if (path !== null && readModelShape(path, 'lm', key, { readsImages: true }).config.vision === null)
       refuse(key, `expected a teacher that reads them, too, got ${path}`);
   }
 }

@@ -29,8 +29,8 @@ interface Roles {
 export function checkLayouts(config: ResolvedConfig, needs: Roles): void {
   check(actorSettings(config), policyRanks(config));
   if (decodingRanks(config) > 1) {
-    const { model, head, keys } = actorSettings(config);
-    checkDecoding(config, readModelShape(model, head, keys.model).config);
+    const role = actorSettings(config);
+    checkDecoding(config, readModelShape(role.model, role.head, role.keys.model, role).config);
   }
   const reference = needs.reference ? referenceSettings(config) : null;
   if (reference !== null) check(reference, policyRanks(config));
@@ -45,7 +45,7 @@ function check(role: RoleSettings, workers: number): void {
   const { tp, cp, ep } = layout.parallel;
   if (layout.ulysses * tp * cp * ep * layout.pipeline.stages === 1) return;
   checkLayout(role.keys.layout, layout, {
-    config: readModelShape(role.model, role.head, role.keys.model).config,
+    config: readModelShape(role.model, role.head, role.keys.model, role).config,
     dir: role.model,
   });
 }

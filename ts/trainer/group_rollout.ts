@@ -47,7 +47,7 @@ export async function collectGroup(
   const sampled = await sampleGroup(
     engines.rollout,
     {
-      prompts: promptsBatch('rollout', [prompt.tokens], n, imagesOf([prompt])),
+      prompts: promptsBatch('rollout', [prompt.tokens], n, await imagesOf([prompt])),
       n,
       sampling: shared,
       seeds,

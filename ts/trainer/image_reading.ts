@@ -10,12 +10,12 @@ interface PixelLimits {
   readonly max_pixels: number | null;
 }
 
-/** null: it reads text alone. @throws ConfigError; TroupeError INVALID_MODEL where its directory does not say how */
+/** `read_images` as resolved (roles/images_of_data.ts). null: it reads text alone. @throws ConfigError; TroupeError INVALID_MODEL where its directory does not say how */
 export function imageReading(
-  model: string,
+  { path: model, read_images }: { readonly path: string; readonly read_images: boolean | null },
   { min_pixels: least, max_pixels: most }: PixelLimits,
 ): ImageReading | null {
-  const { vision } = loadModelDirectory(model, 'lm').config;
+  const { vision } = loadModelDirectory(model, 'lm', { readsImages: read_images === true }).config;
   if (vision === null) return null;
   const processor = readImageProcessor(model);
   const minPixels = least ?? Math.min(processor.minPixels, most ?? processor.minPixels);

@@ -1,7 +1,7 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { Batch } from '../batch/batch';
-import type { PromptImage } from '../batch/prompt_image';
+import { type PromptImage, type PromptImages, readPromptImages } from '../batch/prompt_image';
 import { firstWithPrompt } from '../batch/prompts';
 import type { RewardManager, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
@@ -19,7 +19,7 @@ export interface Prompt {
   /** The prompt as its row has it: text, or messages. A reward model with a tokenizer of its own needs it. */
   rawPrompt?: unknown;
   /** Of the prompt, in order; of a model that reads images. */
-  images?: readonly PromptImage[];
+  images?: PromptImages;
 }
 
 /** Turns token ids back into text. */
@@ -28,8 +28,12 @@ export interface Decoder {
 }
 
 /** Of each prompt; null: of a model that reads text alone. */
-export const imagesOf = (prompts: readonly Prompt[]): (readonly PromptImage[])[] | null =>
-  prompts.some(({ images }) => images !== undefined) ? prompts.map(({ images = [] }) => images) : null;
+export async function imagesOf(
+  prompts: readonly Pick<Prompt, 'images'>[],
+): Promise<(readonly PromptImage[])[] | null> {
+  if (!prompts.some(({ images }) => images !== undefined)) return null;
+  return await readPromptImages(prompts.map(({ images = [] }) => images));
+}
 
 /**
  * `n` responses per prompt, grouped by prompt, with the columns uid (equal for responses to one prompt), dataSource,
@@ -45,7 +49,7 @@ export async function generateResponses(
     engine,
     prompts.map((prompt) => prompt.tokens),
     sampling,
-    { images: imagesOf(prompts) },
+    { images: await imagesOf(prompts) },
   );
   return withPrompts(batch, prompts, (index) => `${uidPrefix}-${index}`);
 }

@@ -25,7 +25,7 @@ export interface SftData {
 export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.model);
-  const images = imageReading(config.model.path, data.mm_processor_kwargs);
+  const images = imageReading(config.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
     const options: SftDatasetOptions = {
@@ -55,9 +55,16 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
     shuffle: data.shuffle,
     seed,
   });
+  let heldOut: SampleSource<SftSample> | null = null;
+  const close = async (): Promise<void> => {
+    await Promise.all([train.close(), heldOut?.close()]);
+  };
   const validation = async (files: readonly string[]): Promise<SftSample[]> => {
-    const source = await open(files, data.val_max_samples);
-    return await source.all().finally(() => source.close());
+    heldOut = await open(files, data.val_max_samples);
+    const examples = await heldOut.all();
+    // Their images are read again in every validation.
+    if (images === null) await heldOut.close();
+    return examples;
   };
   try {
     return {
@@ -71,10 +78,10 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
         restore: (state) => loader.restore(state),
       },
       validation: data.val_files === null ? [] : await validation(data.val_files),
-      close: () => train.close(),
+      close,
     };
   } catch (error) {
-    await train.close();
+    await close();
     throw error;
   }
 }

@@ -15,6 +15,7 @@ import { planSft } from '../planner/from_config';
 import type { PlanSpec } from '../planner/plan';
 import { planFile } from '../planner/plan_file';
 import type { Observed } from '../records/run_records';
+import { decideImages } from '../roles/images_of_data';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
@@ -22,6 +23,7 @@ import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
+import { imagesOf } from './rollout';
 import { Session } from './session';
 import { loadSftData, type SftData } from './sft_data';
 
@@ -79,15 +81,16 @@ export class SftTrainer {
 
   /** Runs to the end, or until `requestStop`. On any error everything is closed and the newest checkpoint stays. */
   async fit(): Promise<FitResult> {
-    const { config, options } = this;
-    const say = (line: string): void => options.log?.(line);
+    const say = (line: string): void => this.options.log?.(line);
+    // Of data of a program's own there are no files to look at.
+    const config = this.options.data ? this.config : await decideImages(this.config, say);
     return await Session.during(config, config.trainer.max_ckpt_to_keep, say, (session) =>
-      this.fitIn(session),
+      this.fitIn(session, config),
     );
   }
 
-  private async fitIn(session: Session): Promise<FitResult> {
-    const { config, options } = this;
+  private async fitIn(session: Session, config: ResolvedSftConfig): Promise<FitResult> {
+    const { options } = this;
     const { trainer } = config;
     const { say } = session;
     const data = await (options.data ?? loadSftData)(config);
@@ -103,7 +106,7 @@ export class SftTrainer {
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
       await session.showPage();
-      planned = session.records?.plan(() => planFile(async () => [this.plan()], noPlan.signal));
+      planned = session.records?.plan(() => planFile(async () => [this.plan(config)], noPlan.signal));
       say(
         session.checkpoint
           ? `resuming after step ${session.firstStep}`
@@ -140,7 +143,7 @@ export class SftTrainer {
       step: async (step, timer) => {
         const { examples, epoch } = await data.train.next();
         engine.setPhase?.(`update of step ${step}`);
-        const batch = sftBatch(examples);
+        const batch = await sftBatch(examples);
         const update = await timer.time('step', () => engine.updateSft(batch));
         engine.setPhase?.(null);
         const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
@@ -171,7 +174,7 @@ export class SftTrainer {
     let loss = 0;
     let tokens = 0;
     for (let start = 0; start < examples.length; start += size) {
-      const batch = sftBatch(examples.slice(start, start + size));
+      const batch = await sftBatch(examples.slice(start, start + size));
       const { logProbs } = await engine.computeLogProb(batch);
       const mask = batch.get('responseMask');
       for (let t = 0; t < logProbs.length; t++) {
@@ -183,8 +186,7 @@ export class SftTrainer {
     return tokens === 0 ? {} : { 'val/loss': loss / tokens };
   }
 
-  private plan(): PlanSpec {
-    const { config } = this;
+  private plan(config: ResolvedSftConfig): PlanSpec {
     const device = chosenDevice(config, this.options.launcher, () => {});
     return planSft(config, { device, worldSize: policyRanks(config), memory: null });
   }
@@ -236,16 +238,17 @@ export class SftTrainer {
   };
 }
 
-function sftBatch(examples: readonly SftSample[]): Batch {
+async function sftBatch(examples: readonly SftSample[]): Promise<Batch> {
   if (examples.length === 0) {
     throw new TroupeError('INVALID_DATA', '[sft] expected at least one example per batch but got none');
   }
+  const images = await imagesOf(examples);
   return Batch.fromSequences(
     examples.map((example) => example.prompt),
     examples.map((example) => example.response),
     {
       responseMask: examples.flatMap((example) => Array.from(example.lossMask)),
-      ...(examples[0]?.images === undefined ? {} : { images: examples.map(({ images = [] }) => images) }),
+      ...(images === null ? {} : { images }),
     },
   );
 }

@@ -11,6 +11,7 @@ import { planPools } from '../planner/from_config';
 import { planFile } from '../planner/plan_file';
 import { spreadRows, tokenRecords } from '../records/token_log';
 import type { BatchRewardFunction, RewardFunction, RewardManager } from '../reward/contract/types';
+import { decideImages } from '../roles/images_of_data';
 import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
@@ -111,15 +112,16 @@ export class Trainer {
    * @throws WorkerDiedError within seconds of a worker's death; TroupeError with a code for all else
    */
   async fit(): Promise<FitResult> {
-    const { config } = this;
     const say = (line: string): void => this.log(line);
+    // Of data of a program's own there are no files to look at.
+    const config = this.options.data ? this.config : await decideImages(this.config, say);
     return await Session.during(config, config.trainer.max_actor_ckpt_to_keep, say, (session) =>
-      this.fitIn(session),
+      this.fitIn(session, config),
     );
   }
 
-  private async fitIn(session: Session): Promise<FitResult> {
-    const { config, options } = this;
+  private async fitIn(session: Session, config: ResolvedConfig): Promise<FitResult> {
+    const { options } = this;
     const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
     let data: TrainingData | null = null;
     let engines: Engines | null = null;

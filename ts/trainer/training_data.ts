@@ -58,7 +58,8 @@ export function loadTokenizer(model: {
 function checkPositions(config: ResolvedConfig): void {
   const { max_prompt_length: prompt, max_response_length: response } = config.data;
   const { path, override_config } = config.actor_rollout_ref.model;
-  const { maxPositions } = loadModelDirectory(path, 'lm', override_config.max_position_embeddings).config;
+  const { max_position_embeddings: maxPositionEmbeddings } = override_config;
+  const { maxPositions } = loadModelDirectory(path, 'lm', { maxPositionEmbeddings }).config;
   if (prompt + response <= maxPositions) return;
   throw new ConfigError(
     `data.max_response_length: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ` +
@@ -114,7 +115,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
-  const images = imageReading(config.actor_rollout_ref.model.path, data.mm_processor_kwargs);
+  const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<Prompts> => {
     const options: RlDatasetOptions = {
@@ -136,6 +137,10 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     return { dataset, source: SampleSource.of(dataset, spec) };
   };
   const train = await open(data.train_files, data.train_max_samples);
+  let heldOut: Prompts | null = null;
+  const close = async (): Promise<void> => {
+    await Promise.all([train.source.close(), heldOut?.source.close()]);
+  };
   try {
     const loader = new BatchLoader<Prompt>(train.dataset.length, train.source.load, {
       batchSize: data.gen_batch_size,
@@ -150,9 +155,11 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     const dataSources = new Set(trainedSources);
     let validation: Prompt[] = [];
     if (data.val_files !== null) {
-      const prompts = await open(data.val_files, data.val_max_samples);
-      validation = await allPrompts(prompts, notes).finally(() => prompts.source.close());
-      for (const source of prompts.dataset.dataSources) dataSources.add(source);
+      heldOut = await open(data.val_files, data.val_max_samples);
+      validation = await allPrompts(heldOut, notes);
+      // Their images are read again in every validation.
+      if (images === null) await heldOut.source.close();
+      for (const source of heldOut.dataset.dataSources) dataSources.add(source);
     }
     return {
       train: {
@@ -170,10 +177,10 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
       dataSources,
       trainedSources,
       notes,
-      close: () => train.source.close(),
+      close,
     };
   } catch (error) {
-    await train.source.close();
+    await close();
     throw error;
   }
 };

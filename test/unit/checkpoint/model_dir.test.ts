@@ -150,7 +150,9 @@ describe('max_position_embeddings in place of config.json’s', () => {
     ['yarn without a factor of its own', rope({ rope_type: 'yarn', factor: 4 })],
     ['linear', rope({ rope_type: 'linear', factor: 2 })],
   ])('%s: the model is that of a config.json that says so', (_name, raw) => {
-    const overridden = loadModelDirectory(made({ ...raw, max_position_embeddings: 64 }), 'lm', 512);
+    const overridden = loadModelDirectory(made({ ...raw, max_position_embeddings: 64 }), 'lm', {
+      maxPositionEmbeddings: 512,
+    });
     const written = loadModelDirectory(made({ ...raw, max_position_embeddings: 512 }), 'lm');
     expect(overridden.config).toEqual(written.config);
     // What a saved model says.
@@ -161,7 +163,9 @@ describe('max_position_embeddings in place of config.json’s', () => {
   test('positions that are weights are not made more', () => {
     const gpt2 = models.find((name) => path.basename(name).startsWith('gpt2'))!;
     const refused = /max_position_embeddings 4096 .*expected a model with rotary positions/;
-    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(refused);
+    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', { maxPositionEmbeddings: 4096 })).toThrow(
+      refused,
+    );
     // The name that transformers takes as well, and none at all: 1024.
     for (const raw of [{ model_type: 'gpt2', max_position_embeddings: 64 }, { model_type: 'gpt2' }])
       expect(() => withPositions(raw, 4096, 'config.json')).toThrow(refused);

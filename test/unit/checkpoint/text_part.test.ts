@@ -56,7 +56,7 @@ test.each([
   );
   expect(found.eosTokenIds).toEqual([1, 106]);
   expect(readEosTokenIds(dir)).toEqual([1, 106]);
-  expect(loadModelDirectory(dir, 'lm', 64).config.maxPositions).toBe(64);
+  expect(loadModelDirectory(dir, 'lm', { maxPositionEmbeddings: 64 }).config.maxPositions).toBe(64);
   expect(loadModelDirectory(dir, 'value').freshHead).toBe(true);
 });
 

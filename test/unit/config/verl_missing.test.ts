@@ -337,12 +337,15 @@ describe('troupe validate', () => {
     };
     const refused =
       /data\.image_key: needs images of this model, which are not there: of .* the language model alone is read/;
-    await expect(asked('Qwen/Qwen3.5-27B')).rejects.toThrow(refused);
+    await expect(asked('google/gemma-3-12b-it')).rejects.toThrow(refused);
     await expect(asked(towered('gemma3'))).rejects.toThrow(refused);
     for (const kept of [
-      asked('Qwen/Qwen3.5-27B', ''),
+      asked('google/gemma-3-12b-it', ''),
+      asked('Qwen/Qwen3.5-27B'),
       asked('Qwen/Qwen3-VL-8B-Instruct'),
       asked(towered('qwen3_vl')),
+      asked(towered('qwen3_5')),
+      asked(towered('qwen3_5_moe')),
     ])
       await expect(kept).resolves.not.toThrow();
   });

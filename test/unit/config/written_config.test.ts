@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { describeConfig, loadConfig, loadSftConfig } from '../../../ts/config/config';
-import { writtenConfig } from '../../../ts/config/written_config';
+import { withKey, writtenConfig } from '../../../ts/config/written_config';
 import { Trainer } from '../../../ts/trainer/trainer';
 import { serve } from '../../helpers/logged_run';
 import { FakeEngines, fakeData, lengthReward } from '../fake_run';
@@ -150,6 +150,20 @@ test('also of a configuration that is put together from sections of a loaded one
   const text = JSON.stringify(writtenConfig(changed));
   expect(text).toContain('"save_freq":9');
   expect(text).not.toContain(SECRET);
+});
+
+test('a configuration in which one key has another value, and what is beside it', () => {
+  const file = yaml(`${BASE}
+actor_rollout_ref: { model: { path: "${reference}" }, actor: { ppo_mini_batch_size: 1 } }
+trainer: { project_name: "${reference}" }`);
+  const config = loadConfig(file);
+  const changed = withKey(config, 'actor_rollout_ref.model.read_images', true);
+  expect(changed.actor_rollout_ref.model).toEqual({ ...config.actor_rollout_ref.model, read_images: true });
+  expect(changed.actor_rollout_ref.actor).toBe(config.actor_rollout_ref.actor);
+  const text = JSON.stringify(writtenConfig(changed));
+  expect(text).toContain('"read_images":true');
+  expect(text).not.toContain(SECRET);
+  expect(text).toContain(JSON.stringify(reference));
 });
 
 test('a default that is used, and references to other keys, are written as what they are', () => {

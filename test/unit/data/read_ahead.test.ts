@@ -5,11 +5,14 @@ import { ReadAhead } from '../../../ts/data/reading/read_ahead';
 class Reader {
   readonly reads: number[][] = [];
   fails = 0;
+  /** Of a sample as it is read. */
+  sampleBytes = 1;
 
   async read(indices: Int32Array) {
     if (this.fails-- > 0) throw new Error('the disk is gone');
     this.reads.push([...indices]);
     return {
+      bytes: indices.length * this.sampleBytes,
       at: (place: number): number | null => {
         const index = indices[place] as number;
         if (index === this.bad) throw new Error(`row ${index} is bad`);
@@ -24,7 +27,7 @@ class Reader {
 const SIZE = 103;
 const options = { batchSize: 4, shuffle: true, seed: 3 };
 const ahead = (reader: Reader, most = 16) =>
-  new BatchLoader<number>(SIZE, new ReadAhead(reader, most).load, options);
+  new BatchLoader<number>(SIZE, new ReadAhead(reader, most, 100).load, options);
 const direct = () =>
   new BatchLoader<number>(
     SIZE,
@@ -63,6 +66,19 @@ it('reads every sample of an epoch once, in windows that grow and of which two a
   const epoch = reader.reads.flat().slice(0, SIZE);
   expect(new Set(epoch).size).toBe(SIZE);
   expect(Math.max(...reader.reads.map(({ length }) => length))).toBe(16);
+});
+
+it.each([
+  [1, [4, 8, 16, 32]],
+  // Of 100 bytes.
+  [10, [4, 8, 10, 10]],
+  [30, [4, 3, 3, 3]],
+  [500, [4, 1, 1, 1]],
+])('samples of %i bytes are read in windows of %p', async (sampleBytes, sizes) => {
+  const reader = new Reader();
+  reader.sampleBytes = sampleBytes;
+  expect(await take(ahead(reader, 1000), 20)).toEqual(await take(direct(), 20));
+  expect(reader.reads.slice(0, sizes.length).map(({ length }) => length)).toEqual(sizes);
 });
 
 it('a sample that cannot be read is an error when its batch is asked for, not before', async () => {

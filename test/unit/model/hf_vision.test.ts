@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
 import { resolveModelConfig } from '../../../ts/model/hf_config';
-import { VISION_MODEL } from '../../helpers/vision_model';
+import { VISION_MODEL, type VisionName, visionModel } from '../../helpers/vision_model';
 
 const raw = () =>
   JSON.parse(readFileSync(path.join(VISION_MODEL, 'config.json'), 'utf8')) as Record<
@@ -73,6 +73,57 @@ test.each([
   ['text_config', { quantization_config: { quant_method: 'fp8' } }, /quantised weights are not supported/],
 ])('%s with %j is refused', (part, change, message) => {
   expect(() => resolve((config) => Object.assign(config[part] ?? {}, change))).toThrow(message);
+});
+
+describe('Qwen3.5', () => {
+  const of = (name: VisionName): Record<string, Record<string, unknown>> =>
+    JSON.parse(readFileSync(path.join(visionModel(name).options.model, 'config.json'), 'utf8'));
+  const resolveWhole = (raw: unknown) => resolveModelConfig(raw, 'lm', 'config.json', true).native;
+
+  test.each(['qwen3_5', 'qwen3_5_moe'] as const)('%s is its language model with a tower', (name) => {
+    const [whole, text] = [resolveWhole(of(name)), resolveModelConfig(of(name), 'lm', 'config.json').native];
+    expect({ ...whole, vision: null }).toEqual({ ...text, family: name });
+    expect(text.family).toBe(`${name}_text`);
+    expect(whole.vision).toMatchObject({ deepstackLayers: [], ropeSections: [3, 3, 2], imageToken: 60 });
+  });
+
+  test('what transformers takes where config.json says nothing', () => {
+    const { vision, ...native } = resolveWhole({
+      model_type: 'qwen3_5',
+      text_config: {},
+      vision_config: { out_hidden_size: 4096 },
+    });
+    expect(native).toMatchObject({ vocabSize: 248320, headDim: 256, tiedEmbeddings: false });
+    expect(native.ropeInvFreq).toHaveLength(32);
+    expect(vision).toMatchObject({ ropeSections: [11, 11, 10], imageToken: 248056, numLayers: 27 });
+  });
+
+  test('as it is published: an empty deepstack, the older name of its experts, a head that is tied in text_config', () => {
+    const raw = of('qwen3_5_moe');
+    const { num_experts: experts, ...text } = raw['text_config'] as Record<string, unknown>;
+    const native = resolveWhole({
+      ...raw,
+      tie_word_embeddings: undefined,
+      text_config: { ...text, num_local_experts: experts, tie_word_embeddings: true },
+      vision_config: { ...raw['vision_config'], deepstack_visual_indexes: [] },
+    });
+    expect(native.moe).toMatchObject({ numExperts: 4, topK: 2 });
+    expect(native.tiedEmbeddings).toBe(true);
+  });
+
+  test.each([
+    ['vision_config', { deepstack_visual_indexes: [0] }, /deepstack_visual_indexes/],
+    ['text_config', { num_local_experts: 5 }, /text_config: num_local_experts 5 and num_experts 4/],
+    [
+      'text_config',
+      { rope_parameters: { partial_rotary_factor: 0.5, mrope_section: [2, 3, 3] } },
+      /mrope_section .* at most a third of them each, 3 and 2/,
+    ],
+    ['text_config', { linear_conv_kernel_dim: 3 }, /text_config: linear_conv_kernel_dim 3/],
+  ])('%s with %j is refused', (part, change, message) => {
+    const raw = of('qwen3_5_moe');
+    expect(() => resolveWhole({ ...raw, [part]: { ...raw[part], ...change } })).toThrow(message);
+  });
 });
 
 test('a value head is refused', () => {

@@ -54,6 +54,24 @@ const WRONG: [string, object[], RegExp][] = [
   ['log-probs of other tokens', [event([11, 12], 'stop', [entry(11), entry(13)])], /log-probs of token 13/],
 ];
 
+/** Tokens of an answer, and whose weights the server says to have made them. */
+const spans = (tokens: number[], ...versions: [number, number][]): object => {
+  const { choices } = event(tokens, 'stop') as { choices: [object] };
+  const weight_versions = versions.map(([start, end]) => ({ version: '0', start, end }));
+  return { choices: [{ ...choices[0], weight_versions }] };
+};
+WRONG.push(
+  ['an end without a token', [event([], 'stop')], /the end of a response \(stop\) without a token/],
+  [
+    'weights of more tokens than it made',
+    [event([11, 12], null), spans([13], [0, 2], [2, 9000])],
+    /tokens 2 to 9000 as those of weights 0: expected them to go on from 2, among 3/,
+  ],
+  ['weights with a gap', [spans([11, 12, 13], [0, 1], [2, 3])], /tokens 2 to 3 .* go on from 1/],
+  ['weights before the first token', [spans([11, 12], [-4, 2])], /tokens -4 to 2 .* go on from 0/],
+  ['weights backwards', [spans([11, 12], [0, 2], [2, 1])], /tokens 2 to 1 .* go on from 2/],
+);
+
 test.each(WRONG)('a server that sends %s is an error that says so', async (_, events, message) => {
   const server = await servers.start(answering(events));
   const rollout = await servers.connect([server]);

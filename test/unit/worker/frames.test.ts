@@ -171,8 +171,11 @@ describe('frames', () => {
     expect(writer.busy).toBe(true);
     writer.sendNow({ type: 'heartbeat' });
     writer.sendNow({ type: 'abort', reason: 'y'.repeat(LONGEST_FRAME) }); // too long to pass by anything
+    const turn = () => new Promise((resolve) => setImmediate(resolve));
     do {
-      await new Promise((resolve) => setTimeout(resolve, 1));
+      // A drained stream is written to in the next turn, which may begin before or after ours; timers may run twice before it.
+      await turn();
+      await turn();
     } while (gate.step() || writer.busy);
     expect(writer.busy).toBe(false);
     const received = read(gate.received, 10_000);

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { FAMILIES, isFamily } from '../../model/hf_schema';
-import { textPart } from '../../model/text_part';
+import { hasOtherParts, textPart } from '../../model/text_part';
 import { getPath, isTree, type Tree } from '../reading/tree';
 import { missing } from '../schema/field';
 
@@ -70,15 +70,15 @@ function imagesOfText(config: Tree): MissingFeature | null {
   );
   if (model === undefined || typeof getPath(config, path) !== 'string' || !losesImages(model)) return null;
   const why = `${missing('images of this model')}: of ${model} the language model alone is read`;
-  return { path, message: `${why}; expected no ${path} and rows of text, or a dense Qwen3-VL` };
+  return { path, message: `${why}; expected no ${path} and rows of text, or a dense Qwen3-VL or Qwen3.5` };
 }
 
 /** By its config.json, or where there is none by its name. */
 function losesImages(model: string): boolean {
   const file = path.join(model, 'config.json');
-  if (!existsSync(file)) return /qwen-?_?3\.?5|gemma-?_?3-(4|12|27)b/i.test(model);
+  if (!existsSync(file)) return /gemma-?_?3-(4|12|27)b/i.test(model);
   const config = readTree(file);
-  return config !== null && 'vision_config' in config && config['model_type'] !== 'qwen3_vl';
+  return config !== null && 'vision_config' in config && hasOtherParts(config, true);
 }
 
 /** Why a model cannot be trained, by its config.json, or where there is none by its name; null: nothing is known against it. */

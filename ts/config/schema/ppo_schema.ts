@@ -21,7 +21,7 @@ import {
 import { loggingSection } from './logging_section';
 import { NO_PROFILER } from './reasons';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
-import { model } from './role_parts';
+import { model, readImages } from './role_parts';
 import { rolloutSection } from './rollout_section';
 import { olderSandboxFusionKeys } from './sandbox_section';
 import { trainerSection } from './trainer_section';
@@ -44,6 +44,7 @@ export const ppoSchema = {
     model: {
       path: required(str, 'Hugging Face directory of the policy.'),
       ...model,
+      read_images: readImages,
       external_lib: field(
         orNull(strings),
         null,

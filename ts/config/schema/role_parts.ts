@@ -183,6 +183,13 @@ export const updates = {
   profiler: PROFILER,
 };
 
+/** Of a policy. */
+export const readImages = field(
+  orNull(bool),
+  null,
+  'Of a model whose language model is a model of its own (Qwen3.5): read its tower for images, too. null: where the data have a column data.image_key.',
+);
+
 /** What every model directory is asked. */
 export const model = {
   tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),

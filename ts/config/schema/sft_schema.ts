@@ -30,7 +30,7 @@ import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { MIXED_PRECISION, MTP, overrideConfig, PROFILER, STRATEGY, sharding } from './role_parts';
+import { MIXED_PRECISION, MTP, overrideConfig, PROFILER, readImages, STRATEGY, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
@@ -111,6 +111,7 @@ export const sftSchema = {
   model: {
     path: required(str, 'Hugging Face directory.'),
     partial_pretrain: moved('model.path'),
+    read_images: readImages,
     trust_remote_code: ignored('models are data: no code is run from a model directory'),
     external_lib: fixed([null], 'no Python is involved'),
     fsdp_config: {

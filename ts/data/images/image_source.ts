@@ -2,8 +2,12 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { isRegularFile } from '../../base/regular_file';
 import { reasonOf, show } from '../../base/text';
 import { TroupeError } from '../../errors';
+
+/** What qwen_vl_utils heeds of an image: a size of its own, which images here do not have. */
+const OF_ITS_OWN = ['min_pixels', 'max_pixels', 'resized_height', 'resized_width'] as const;
 
 /**
  * Bytes of an image: themselves, or Hugging Face's {bytes, path}, a path (`image`, `path`), a file: address, or a data: address with base64. Paths
@@ -13,7 +17,14 @@ export async function imageBytes(value: unknown, dataFile: string, where: string
   if (value instanceof Uint8Array) return value;
   if (typeof value === 'string') return await named(value, dataFile, where);
   if (typeof value === 'object' && value !== null) {
-    const { bytes, image, path: file, url } = value as Record<string, unknown>;
+    const given = value as Record<string, unknown>;
+    const own = OF_ITS_OWN.find((key) => (given[key] ?? null) !== null);
+    if (own !== undefined)
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: an image with '${own}': expected the pixels of all images in data.mm_processor_kwargs (min_pixels, max_pixels)`,
+      );
+    const { bytes, image, path: file, url } = given;
     if (bytes instanceof Uint8Array) return bytes;
     const name = [image, file, url].find((text) => typeof text === 'string');
     if (name !== undefined) return await named(name as string, dataFile, where);
@@ -25,9 +36,9 @@ export async function imageBytes(value: unknown, dataFile: string, where: string
 }
 
 async function named(name: string, dataFile: string, where: string): Promise<Uint8Array> {
-  if (name.startsWith('data:')) {
+  if (/^data:/i.test(name)) {
     const comma = name.indexOf(',');
-    if (comma < 0 || !name.slice(0, comma).endsWith(';base64'))
+    if (comma < 0 || !/;base64$/i.test(name.slice(0, comma)))
       throw new TroupeError(
         'INVALID_DATA',
         `[data] ${where}: expected a data: address in base64, got ${show(name)}`,
@@ -39,11 +50,13 @@ async function named(name: string, dataFile: string, where: string): Promise<Uin
       'INVALID_DATA',
       `[data] ${where}: ${show(name)}: images are not fetched from the network: expected a path, or the bytes in the row`,
     );
-  const file = name.startsWith('file:') ? fileURLToPath(name) : path.resolve(path.dirname(dataFile), name);
+  let file = path.resolve(path.dirname(dataFile), name);
   try {
+    if (/^file:/i.test(name)) file = fileURLToPath(name);
+    isRegularFile(file);
     return await readFile(file);
   } catch (cause) {
-    throw new TroupeError('IO', `[data] ${where}: cannot read the image ${show(file)}: ${reasonOf(cause)}`, {
+    throw new TroupeError('IO', `[data] ${where}: cannot read the image ${show(name)}: ${reasonOf(cause)}`, {
       cause,
     });
   }

@@ -18,11 +18,14 @@ interface Window<T> {
 export class ReadAhead<T> {
   private current: Window<T> | null = null;
   private next: Window<T> | null = null;
+  /** Of a sample, as the last window has them; 0: there was none. */
+  private sampleBytes = 0;
 
-  /** `most`: samples in a window, of which there are two; a batch may be larger. */
+  /** Of a window, of which there are two. `most`: samples; `mostBytes`: of them as they are read, as far as the window before tells, since images have many times those of their files. */
   constructor(
     private readonly reader: { read(indices: Int32Array): Promise<ReadSamples<T>> },
     private readonly most: number,
+    private readonly mostBytes: number,
   ) {}
 
   readonly load: LoadSamples<T> = async (indices, place) => {
@@ -31,6 +34,7 @@ export class ReadAhead<T> {
     for (let at = place.from; at < end; ) {
       const window = this.window(at, end, place);
       const samples = await window.samples;
+      this.sampleBytes = samples.bytes / (window.to - window.from);
       this.next ??= this.following(window, place);
       for (; at < Math.min(end, window.to); at++) out.push(samples.at(at - window.from));
     }
@@ -55,7 +59,8 @@ export class ReadAhead<T> {
   }
 
   private begin(epoch: number, from: number, size: number, { order }: Place): Window<T> {
-    const indices = order(epoch).slice(from, from + Math.min(size, this.most));
+    const fitting = Math.max(1, Math.floor(this.mostBytes / Math.max(1, this.sampleBytes)));
+    const indices = order(epoch).slice(from, from + Math.min(size, this.most, fitting));
     const samples = this.reader.read(indices);
     const window = { epoch, from, to: from + indices.length, samples };
     // One that failed is read again when it is asked for again; nobody may be waiting for it yet.

@@ -16,6 +16,8 @@ const MOST_THREADS = 4;
 export interface ReadSamples<T> {
   /** null: not to be used. @throws TroupeError why it cannot be read */
   at(place: number): T | null;
+  /** Of all of them. */
+  readonly bytes: number;
 }
 
 type SampleThread = ThreadCalls<SampleRequest, SampleReply>;
@@ -53,9 +55,11 @@ export class SampleThreads<T> {
       return this.ask(thread, { kind: 'read', indices: own.map((place) => indices[place] as number) });
     });
     const replies = await Promise.all(packed);
+    const bytes = replies.reduce((sum, { samples }) => sum + (samples as PackedSamples).bytes.length, 0);
     const sorted = new Int32Array(places.length);
     for (const [n, place] of places.entries()) sorted[place] = n;
     return {
+      bytes,
       at: (place) => {
         const n = sorted[place] as number;
         const t = ends.findIndex((end) => n < end);

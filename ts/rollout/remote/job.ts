@@ -75,7 +75,8 @@ export async function serveJob(
     for await (const part of parts) {
       if (handle.ended) return;
       const room = finish === undefined ? sampling.maxNewTokens - handle.tokens.length : 0;
-      checkPart(part, { url: client.url, vocabSize, room, top: sampling.topLogProbs > 0 });
+      const sent = handle.tokens.length - start;
+      checkPart(part, { url: client.url, vocabSize, sent, room, top: sampling.topLogProbs > 0 });
       if (given) checkWeights(handle, part, member, begunWith);
       count(part);
       handle.add(part, start, { begunWith, now: member.version });

@@ -10,6 +10,8 @@ const ROUNDED = 1e-3;
 export interface PartBounds {
   url: string;
   vocabSize: number;
+  /** Tokens that it sent before. */
+  sent: number;
   /** Tokens that may still come. */
   room: number;
   /** Whether the likeliest tokens of each position were asked for. */
@@ -18,8 +20,8 @@ export interface PartBounds {
 
 /** @throws BrokenAnswer */
 export function checkPart(
-  { tokens, logProbs, topLogProbs }: ServerPart,
-  { url, vocabSize, room, top }: PartBounds,
+  { tokens, logProbs, topLogProbs, versions = [], finish }: ServerPart,
+  { url, vocabSize, sent, room, top }: PartBounds,
 ): void {
   const refuse = (what: string): never => {
     throw new BrokenAnswer(`${url} sent ${what}`);
@@ -38,4 +40,15 @@ export function checkPart(
     );
   if (top && (topLogProbs?.length ?? 0) !== tokens.length)
     refuse(`${tokens.length} tokens with the likeliest ones of ${topLogProbs?.length ?? 0} positions`);
+  const made = sent + tokens.length;
+  if (made === 0 && finish !== undefined && finish !== 'abort')
+    refuse(`the end of a response (${finish}) without a token of it`);
+  let at = 0;
+  for (const { version, start, end } of versions) {
+    if (start !== at || end < start || end > made)
+      refuse(
+        `the tokens ${start} to ${end} as those of weights ${version}: expected them to go on from ${at}, among ${made} that it made`,
+      );
+    at = end;
+  }
 }
