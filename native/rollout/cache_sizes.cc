@@ -30,8 +30,8 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
   // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
-  sizes.pages = std::min(
-      {page > 0 ? rest / page : most, sizes.sequences > most / longest ? most : sizes.sequences * longest, most});
+  sizes.pages = std::min({page > 0 ? rest / page : most,
+                          sizes.sequences > most / longest ? most : sizes.sequences * longest, most});
   return sizes;
 }
 

@@ -141,8 +141,7 @@ void PrefixCache::leave(Sequence& sequence) {
   } else if (count == 0 && has_states()) {
     page = pool_.find_end(sequence.chain, tokens - kPagePositions);
   }
-  if (page >= 0 && sequence.slot >= 0)
-    slots_.keep(std::exchange(sequence.slot, -1), page, /*ready=*/true);
+  if (page >= 0 && sequence.slot >= 0) slots_.keep(std::exchange(sequence.slot, -1), page, /*ready=*/true);
 }
 
 void PrefixCache::take_slot(Sequence& sequence, StepPlan& plan) {

@@ -18,8 +18,8 @@ namespace troupe {
 //   - behind a sequence's last row, when it ends: its own slot becomes one, and nothing is copied;
 //   - behind the last full page before the end of a prompt (or of what a preempted sequence computes again):
 //     for other samples of it, and for a next turn whose text departs from what was sampled;
-//   - behind the last page that a prompt has found, where there was none: what two have in common, as a system
-//     prompt, a third one is likely to have.
+//   - behind the last page that a prompt has found, where there was none: what two have in common, as a
+//     system prompt, a third one is likely to have.
 // So a prompt makes two of them at most, in slots that no running sequence has.
 class PrefixCache {
  public:

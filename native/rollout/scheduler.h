@@ -38,8 +38,9 @@ class Scheduler {
   void abort(uint64_t id);
   Sequence* find(uint64_t id);
 
-  // Without runs when there is nothing to compute. Full pages of the plan are in the index already: the caller
-  // copies the states and the tails that sequences of the plan begin with, computes the runs, or calls drop().
+  // Without runs when there is nothing to compute. Full pages of the plan are in the index already: the
+  // caller copies the states and the tails that sequences of the plan begin with, computes the runs, or calls
+  // drop().
   StepPlan plan();
   // The step has been computed.
   void computed(const StepPlan& plan);

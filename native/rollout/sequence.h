@@ -24,8 +24,8 @@ struct Sequence {
   bool shares = true;
   // Held until the first run: its first page that is not full begins as a copy of this one. -1: of none.
   int32_t tail = -1;
-  int64_t slot = -1;       // of states (rollout/state_slots.h), while it is admitted
-  int64_t snapshot = -1;   // the slot with the state that it goes on from, until it has its own
+  int64_t slot = -1;      // of states (rollout/state_slots.h), while it is admitted
+  int64_t snapshot = -1;  // the slot with the state that it goes on from, until it has its own
   // Behind these positions, full pages, its state is to be kept.
   struct Mark {
     int64_t position;

@@ -49,7 +49,7 @@ class StateSlots {
 
   int64_t size_;
   std::vector<int64_t> free_;
-  std::list<int32_t> ready_;  // pages of snapshots, the first to go in front
+  std::list<int32_t> ready_;   // pages of snapshots, the first to go in front
   std::vector<int32_t> made_;  // pages of those that the step makes
   std::unordered_map<int32_t, Snapshot> by_page_;
 };

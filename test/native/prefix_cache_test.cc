@@ -8,8 +8,9 @@
 #include "kernels/paged_attention.h"
 #include "rollout/scheduler.h"
 
-// Random requests through a scheduler whose steps are played with symbols: a slot and every position of a page
-// hold the hash of all tokens that went into them. Whatever a sequence finds must be what it would have made.
+// Random requests through a scheduler whose steps are played with symbols: a slot and every position of a
+// page hold the hash of all tokens that went into them. Whatever a sequence finds must be what it would have
+// made.
 
 using namespace troupe;
 using kernels::kPagePositions;
@@ -215,8 +216,8 @@ class Play {
 }  // namespace
 
 TEST(ten_thousand_random_requests_find_what_they_would_have_made_and_leave_no_slot_behind) {
-  const std::vector<Setting> settings{{8, 16, 60, 256}, {4, 4, 24, 40},       {3, 5, 9, 16},
-                                      {1, 1, 5, 64},    {16, 20, 40, 128, false}};
+  const std::vector<Setting> settings{
+      {8, 16, 60, 256}, {4, 4, 24, 40}, {3, 5, 9, 16}, {1, 1, 5, 64}, {16, 20, 40, 128, false}};
   int64_t preemptions = 0;
   for (size_t i = 0; i < settings.size(); ++i) {
     Play play(settings[i], 100 + i);

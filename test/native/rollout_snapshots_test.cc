@@ -55,8 +55,8 @@ TEST(a_second_turn_goes_on_behind_the_last_row_of_the_first) {
       // The last sampled token has not been through the model.
       check_hit(model.transformer, rollout, request(2, history, 10), length + 19);
       // The state of the first turn is still there, for another second turn.
-      check_hit(model.transformer, rollout, request(3, behind(first_of(history, length + 20), prompt(5, 4)), 10),
-                length + 19);
+      check_hit(model.transformer, rollout,
+                request(3, behind(first_of(history, length + 20), prompt(5, 4)), 10), length + 19);
     }
   }
 }
@@ -91,7 +91,8 @@ TEST(a_prompt_in_chunks_leaves_the_same_snapshots) {
   for (const int64_t chunk : {1, 7, 32, 48, 64}) {
     Rollout rollout(model.transformer, {.max_step_tokens = chunk});
     check_hit(model.transformer, rollout, request(1, prompt(110), 1), 0);
-    check_hit(model.transformer, rollout, request(2, behind(first_of(prompt(110), 100), prompt(9, 3)), 1), 96);
+    check_hit(model.transformer, rollout, request(2, behind(first_of(prompt(110), 100), prompt(9, 3)), 1),
+              96);
     check_hit(model.transformer, rollout, request(3, behind(first_of(prompt(110), 80), prompt(9, 3)), 1), 0);
     check_hit(model.transformer, rollout, request(4, behind(first_of(prompt(110), 80), prompt(9, 4)), 1), 64);
   }
@@ -183,7 +184,8 @@ TEST(without_a_prefix_cache_nothing_is_kept) {
 TEST(what_was_preempted_goes_on_from_the_deepest_snapshot) {
   SmallModel model(long_model("qwen3_5"));
   std::vector<RolloutRequest> requests;
-  for (uint64_t id = 0; id < 3; ++id) requests.push_back(request(id, prompt(65, static_cast<int64_t>(id)), 90));
+  for (uint64_t id = 0; id < 3; ++id)
+    requests.push_back(request(id, prompt(65, static_cast<int64_t>(id)), 90));
   const Answers expected = run(model.transformer, requests);
   int64_t computed[2];
   for (const bool caching : {false, true}) {

@@ -127,8 +127,7 @@ TEST(a_snapshot_is_the_state_behind_its_rows) {
     CHECK(same(kept, 0, plain, 0) && same(kept, 1, plain, 1));
     for (const StateSnapshot& snapshot : snapshots) {
       const DeltaStates alone = states();
-      const int64_t begin = snapshot.run == 0 ? 0 : 30,
-                    count = snapshot.count + (snapshot.run == 0 ? 2 : 0);
+      const int64_t begin = snapshot.run == 0 ? 0 : 30, count = snapshot.count + (snapshot.run == 0 ? 2 : 0);
       step(mixed.narrow(0, begin, count), {{0, count, 7, true}}, {}, alone);
       CHECK(same(kept, snapshot.slot, alone, 7));
     }
