@@ -1,5 +1,5 @@
 // node bench/rollout_engine.mjs: our engine in one worker on cpu-40m (random weights, float32, 2 threads): what the second turn of a long conversation
-// costs, what 100 updates of the weights under load leave behind, and how long a long prompt holds up the worker's loop and another request's abort.
+// costs (also with linear attention, on cpu-linear), what 100 updates of the weights under load leave behind, and how long a long prompt holds up the worker's loop and another request's abort.
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -12,6 +12,7 @@ const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
 const directory = mkdtempSync(join(tmpdir(), 'troupe-rollout-'));
 const model = join(directory, 'model');
+const linearModel = join(directory, 'linear');
 process.env.TROUPE_LOOP_DELAY = join(directory, 'delay');
 process.env.NODE_OPTIONS = `--require ${fileURLToPath(new URL('loop_delay.cjs', import.meta.url))}`;
 
@@ -31,9 +32,9 @@ async function timed(work) {
   return { value, ms: performance.now() - started };
 }
 
-async function withActor(rollout, work) {
+async function withActor(rollout, work, directory = model) {
   const actor = await Actor.create({
-    model,
+    model: directory,
     optim: null,
     numThreads: 2,
     device: 'cpu',
@@ -46,8 +47,8 @@ async function withActor(rollout, work) {
   }
 }
 
-async function secondTurn() {
-  await withActor({ kvCacheBytes: 2 ** 30 }, async ({ rollout }) => {
+async function secondTurn(directory, what) {
+  const work = async ({ rollout }) => {
     const ask = (promptIds, maxNewTokens, cacheSalt) =>
       timed(
         () =>
@@ -71,11 +72,12 @@ async function secondTurn() {
       for (const [name, { ms }] of Object.entries({ second, fresh, whole })) times[name].push(ms);
     }
     console.log(
-      `second turn of a conversation of 2,000 tokens, with 100 new ones: ${length - cached} positions of ${length} computed, ` +
+      `${what}: second turn of a conversation of 2,000 tokens, with 100 new ones: ${length - cached} positions of ${length} computed, ` +
         `${median(times.second).toFixed(0)} ms to its first token; 101 tokens with nothing before them ${median(times.fresh).toFixed(0)} ms, all ${length} ` +
         `without the cache ${median(times.whole).toFixed(0)} ms (medians of 5)`,
     );
-  });
+  };
+  await withActor({ kvCacheBytes: 2 ** 30 }, work, directory);
 }
 
 async function updates() {
@@ -145,9 +147,14 @@ async function longPrompt(maxNumBatchedTokens) {
   });
 }
 
-mkdirSync(model);
-writeModel(model, 'cpu-40m', 1);
-await secondTurn();
+for (const [to, preset] of [
+  [model, 'cpu-40m'],
+  [linearModel, 'cpu-linear'],
+]) {
+  mkdirSync(to);
+  writeModel(to, preset, 1);
+  await secondTurn(to, preset);
+}
 await updates();
 for (const step of [8192, 512]) await longPrompt(step);
 rmSync(directory, { recursive: true, force: true });

@@ -180,15 +180,15 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
       std::min(most, KvCache::pages_for(load.prompt + load.response - 1));  // which may always run
   const CacheSizes sizes = sizes_within(limits, model, dtype);
   PagePool pool(std::clamp(sizes.pages, one, most));
-  Scheduler scheduler({sizes.slots, limits.max_step_tokens, positions, limits.chunked_prefill,
-                       limits.prefix_caching && !model.delta},
+  Scheduler scheduler({sizes.sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
+                       limits.prefix_caching, sizes.slots},
                       pool);
   for (RolloutRequest& request : requests_of(load, model.vocab_size)) scheduler.submit(std::move(request));
   int64_t held = 0, finished = 0;
   for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
     held = std::max(held, pool.held());
     // All pages are held, or a whole generation of sequences has come and gone: later ones hold no more.
-    if (held == pool.size() || finished >= sizes.slots) break;
+    if (held == pool.size() || finished >= sizes.sequences) break;
     scheduler.computed(plan);
     const auto next_token = [&](Sequence& sequence) {
       sequence.tokens.push_back(static_cast<int32_t>(sequence.arrival % 2));

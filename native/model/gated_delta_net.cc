@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/parallel.h"
 #include "base/simulated.h"
@@ -167,53 +168,98 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<op
 }
 
 void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                              const at::Tensor& conv) const {
+                              const std::vector<StateSnapshot>& snapshots, const at::Tensor& conv) const {
   if (simulated(mixed)) return;
+  // Of so many rows of a run the last ones. Snapshots come first: they read what runs replace.
+  struct Kept {
+    const ops::StateRun& run;
+    int64_t count, slot;
+  };
+  std::vector<Kept> all_kept;
+  for (const StateSnapshot& snapshot : snapshots)
+    all_kept.push_back({runs[snapshot.run], snapshot.count, snapshot.slot});
+  for (const ops::StateRun& run : runs) all_kept.push_back({run, run.count, run.slot});
   const at::Tensor x = channels(mixed);
   if (!ops::has_delta_kernels(mixed)) {
     const int64_t total = x.size(0), cols = x.size(1);
-    const at::Tensor kept = conv.view({-1, cols});
-    const at::Tensor all = at::cat({x, kept, at::zeros({1, cols}, x.options())});
+    const at::Tensor rows = conv.view({-1, cols});
+    const at::Tensor all = at::cat({x, rows, at::zeros({1, cols}, x.options())});
     std::vector<int64_t> from, to;
-    for (const ops::StateRun& run : runs) {
+    for (const auto& [run, count, slot] : all_kept) {
       for (int64_t i = 0; i < kHistory; ++i) {
-        const int64_t source = run.count - kHistory + i, first = run.slot * kHistory;
+        const int64_t source = count - kHistory + i;
         from.push_back(source >= 0  ? run.row + source
                        : run.begins ? all.size(0) - 1
-                                    : total + first + kHistory + source);
-        to.push_back(first + i);
+                                    : total + (run.slot + 1) * kHistory + source);
+        to.push_back(slot * kHistory + i);
       }
     }
     const auto there = [&](const std::vector<int64_t>& index) {
       return upload(at::tensor(index, at::kLong), mixed.device());
     };
-    at::Tensor(kept).index_copy_(0, there(to), all.index_select(0, there(from)));
+    at::Tensor(rows).index_copy_(0, there(to), all.index_select(0, there(from)));
     return;
   }
   const auto bytes = static_cast<size_t>(delta_.channels()) * mixed.element_size();
-  for (const ops::StateRun& run : runs) {
-    if (run.begins && run.count < kHistory) conv.select(0, run.slot).zero_();
+  for (const auto& [run, count, slot] : all_kept) {
+    if (run.begins && count < kHistory) conv.select(0, slot).zero_();
+    const int64_t before = run.begins ? slot : run.slot;
     for (int64_t i = 0; i < kHistory; ++i) {  // ascending: what is read has not been written
-      const int64_t source = run.count - kHistory + i;
-      std::memcpy(kept_at(conv, run.slot, i),
-                  source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source),
+      const int64_t source = count - kHistory + i;
+      std::memcpy(kept_at(conv, slot, i),
+                  source >= 0 ? row_at(x, run.row + source) : kept_at(conv, before, kHistory + source),
                   bytes);
     }
   }
 }
 
+// Pieces of a run come one behind the other, those of different runs together.
+void GatedDeltaNet::scan(const ops::DeltaRows& rows, std::vector<ops::StateRun> runs,
+                         std::vector<StateSnapshot> snapshots, const at::Tensor& rule,
+                         const at::Tensor& out) const {
+  while (!snapshots.empty()) {
+    std::vector<ops::StateRun> pieces = runs;
+    std::vector<StateSnapshot> now, later;
+    for (const StateSnapshot& snapshot : snapshots) {
+      const bool first = now.empty() || now.back().run != snapshot.run;
+      if (first) pieces[snapshot.run].count = snapshot.count;
+      (first ? now : later).push_back(snapshot);
+    }
+    ops::gated_delta_step(spec_, rows, pieces, rule, out);
+    for (const StateSnapshot& snapshot : now)
+      rule.select(0, snapshot.slot).copy_(rule.select(0, runs[snapshot.run].slot));
+    // What is left: a piece that was cut off has gone on from its own slot.
+    std::vector<ops::StateRun> rest;
+    std::vector<size_t> place(runs.size());
+    for (size_t i = 0; i < runs.size(); ++i) {
+      place[i] = rest.size();
+      const int64_t done = pieces[i].count;
+      if (done < runs[i].count)
+        rest.push_back({runs[i].row + done, runs[i].count - done, runs[i].slot, false});
+    }
+    for (StateSnapshot& snapshot : later) {
+      snapshot.count -= pieces[snapshot.run].count;
+      snapshot.run = place[snapshot.run];
+    }
+    runs = std::move(rest);
+    snapshots = std::move(later);
+  }
+  ops::gated_delta_step(spec_, rows, runs, rule, out);
+}
+
 void GatedDeltaNet::step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                         const DeltaStates& states, const at::Tensor& out) const {
+                         const std::vector<StateSnapshot>& snapshots, const DeltaStates& states,
+                         const at::Tensor& out) const {
   const int64_t total = mixed.size(0);
   const at::Tensor convolved = convolve(mixed, runs, states.conv);
-  keep_rows(mixed, runs, states.conv);
+  keep_rows(mixed, runs, snapshots, states.conv);
   const ops::DeltaRows rows = ops::DeltaRows::make(spec_, total, mixed.options());
   for_each_row_tile(total, kStepTile, mixed.device(), [&](int64_t begin, int64_t end) {
     ops::delta_inputs(spec_, rows_of(convolved, begin, end), gates(rows_of(mixed, begin, end)),
                       rows.rows(begin, end - begin));
   });
   const at::Tensor given = at::zeros({total, delta_.values()}, rows.x.options());
-  ops::gated_delta_step(spec_, rows, runs, states.rule, given);
+  scan(rows, runs, snapshots, states.rule, given);
   for_each_row_tile(total, kStepTile, mixed.device(), [&](int64_t begin, int64_t end) {
     ops::gated_norm_forward(rows_of(given, begin, end), gate(rows_of(mixed, begin, end)), norm_, eps_,
                             rows_of(out, begin, end));

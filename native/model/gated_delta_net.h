@@ -20,6 +20,12 @@ struct DeltaStates {
   at::Tensor conv, rule;
 };
 
+// The state behind the first `count` rows of a run also goes into this slot, which is that of no run.
+struct StateSnapshot {
+  size_t run;
+  int64_t count, slot;
+};
+
 // Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, figure 1) as Qwen3-Next has it. From rows
 // of an input projection, [q, k, v, z, b, a] of all heads, to what the output projection takes:
 //   q, k, v = silu(convolution of the last kConvWidth rows), q and k to length one
@@ -43,8 +49,10 @@ class GatedDeltaNet {
   at::Tensor backward(const at::Tensor& mixed, const at::Tensor& rule, const at::Tensor& d_out,
                       const ops::Segments& segments) const;
   // The same of rows that go on from kept states, bit for bit (on a CPU): mixed [n, P] with adjacent columns,
-  // out [n, Hv Dv], of which the runs' rows are written. Replaces the states of the runs.
-  void step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs, const DeltaStates& states,
+  // out [n, Hv Dv], of which the runs' rows are written. Replaces the states of the runs. snapshots: by run
+  // and count.
+  void step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
+            const std::vector<StateSnapshot>& snapshots, const DeltaStates& states,
             const at::Tensor& out) const;
 
  private:
@@ -70,7 +78,10 @@ class GatedDeltaNet {
   at::Tensor convolve(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                       const at::Tensor& conv) const;
   void keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                 const at::Tensor& conv) const;
+                 const std::vector<StateSnapshot>& snapshots, const at::Tensor& conv) const;
+  // The rule over rows of runs, cut where a state is kept.
+  void scan(const ops::DeltaRows& rows, std::vector<ops::StateRun> runs, std::vector<StateSnapshot> snapshots,
+            const at::Tensor& rule, const at::Tensor& out) const;
 
   DeltaConfig delta_;
   ops::DeltaSpec spec_;

@@ -11,12 +11,16 @@
 namespace troupe {
 
 CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config, at::ScalarType dtype) {
-  CacheSizes sizes{0, options.max_sequences};
+  CacheSizes sizes{0, 0, options.max_sequences};
   const int64_t slot = StateCache::slot_bytes(config, dtype), page = KvCache::page_bytes(config, dtype);
   if (slot > 0) {
     const int64_t most = std::min(options.kv_cache_bytes / 2, options.kv_cache_bytes - page) / slot;
-    sizes.slots =
-        std::clamp<int64_t>(options.state_slots > 0 ? options.state_slots : most, 1, options.max_sequences);
+    sizes.slots = options.state_slots > 0 ? options.state_slots : std::max<int64_t>(most, 1);
+    sizes.sequences = std::min(sizes.slots, options.max_sequences);
+    if (options.state_slots == 0) {
+      const int64_t cheap = options.prefix_caching ? options.kv_cache_bytes / 4 / slot : 0;
+      sizes.slots = std::max(sizes.sequences, std::min(2 * sizes.sequences, cheap));
+    }
   }
   const int64_t states = sizes.slots * slot, rest = options.kv_cache_bytes - states;
   require(rest >= page, ErrorCode::kInvalidArgument, "[rollout] the cache of keys and values has ",
@@ -26,8 +30,8 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
   // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
-  sizes.pages = std::min(
-      {page > 0 ? rest / page : most, sizes.slots > most / longest ? most : sizes.slots * longest, most});
+  sizes.pages = std::min({page > 0 ? rest / page : most,
+                          sizes.sequences > most / longest ? most : sizes.sequences * longest, most});
   return sizes;
 }
 

@@ -10,14 +10,16 @@
 
 namespace troupe {
 
-// pages: of keys and values; slots: sequences that may run at the same time.
+// pages: of keys and values; slots: of states; sequences: that may run at the same time.
 struct CacheSizes {
-  int64_t pages = 0, slots = 0;
+  int64_t pages = 0, slots = 0, sequences = 0;
 };
 
-// For a model with the heads and layers of the rank with most of them. Where layers keep states, there are as
-// many slots as options.state_slots says, or half of kv_cache_bytes holds, at least one and at most
-// max_sequences; pages get the rest. max_positions: resolved.
+// For a model with the heads and layers of the rank with most of them. Where layers keep states, a sequence
+// that runs has a slot: as many run as half of kv_cache_bytes holds, at least one and at most max_sequences.
+// With a prefix cache there are as many slots again for snapshots, as far as all of them take no more than a
+// quarter of the bytes. options.state_slots, where it is not 0, is the number of slots instead. Pages get the
+// rest. max_positions: resolved.
 // kInvalidArgument with the numbers where not one page is left.
 CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config, at::ScalarType dtype);
 

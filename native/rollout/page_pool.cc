@@ -33,7 +33,7 @@ int32_t PagePool::take() {
   } else if (!idle_.empty()) {
     page = idle_.front();
     idle_.pop_front();
-    erase_entry(pages_[static_cast<size_t>(page)]);
+    erase_entry(page);
   } else {
     return -1;
   }
@@ -71,11 +71,20 @@ uint64_t PagePool::with(uint64_t root, uint64_t value) {
 }
 
 int32_t PagePool::find(uint64_t parent, const int32_t* tokens) const {
-  const auto found = index_.find(chain(parent, tokens));
-  if (found == index_.end()) return -1;
+  const Entry* entry = entry_of(chain(parent, tokens), tokens);
+  return entry != nullptr && entry->parent == parent ? entry->page : -1;
+}
+
+int32_t PagePool::find_end(uint64_t chain, const int32_t* tokens) const {
+  const Entry* entry = entry_of(chain, tokens);
+  return entry != nullptr ? entry->page : -1;
+}
+
+const PagePool::Entry* PagePool::entry_of(uint64_t key, const int32_t* tokens) const {
+  const auto found = index_.find(key);
+  if (found == index_.end()) return nullptr;
   const Entry& entry = found->second;
-  const bool same = entry.parent == parent && std::equal(entry.tokens.begin(), entry.tokens.end(), tokens);
-  return same ? entry.page : -1;
+  return std::equal(entry.tokens.begin(), entry.tokens.end(), tokens) ? &entry : nullptr;
 }
 
 void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
@@ -87,13 +96,14 @@ void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
   p.key = key;
 }
 
-void PagePool::put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page) {
+bool PagePool::put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
-  if (p.indexed) return;
+  if (p.indexed) return false;
   if (const auto before = tails_.find(parent); before != tails_.end()) forget(before->second.page);
   tails_[parent] = {parent, {tokens, tokens + count}, page};
   p.indexed = p.tail = true;
   p.key = parent;
+  return true;
 }
 
 PagePool::Tail PagePool::find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const {
@@ -103,18 +113,21 @@ PagePool::Tail PagePool::find_tail(uint64_t parent, const int32_t* tokens, int64
   const auto limit =
       there.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(there.size()), count);
   const int64_t common = std::mismatch(there.begin(), limit, tokens).first - there.begin();
-  return common > 0 ? Tail{found->second.page, common} : Tail{};
+  if (common == 0) return {};
+  return {found->second.page, common, common == static_cast<int64_t>(there.size())};
 }
 
-void PagePool::erase_entry(Page& page) {
-  (page.tail ? tails_ : index_).erase(page.key);
-  page.indexed = page.tail = false;
+void PagePool::erase_entry(int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  (p.tail ? tails_ : index_).erase(p.key);
+  p.indexed = p.tail = false;
+  if (forgotten_) forgotten_(page);
 }
 
 void PagePool::forget(int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
   if (!p.indexed) return;
-  erase_entry(p);
+  erase_entry(page);
   if (p.holders > 0) return;
   idle_.erase(p.idle);
   free_.push_back(page);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -17,6 +19,9 @@ namespace troupe {
 class PagePool {
  public:
   explicit PagePool(int64_t num_pages);
+
+  // Called with every page that leaves the index.
+  void when_forgotten(std::function<void(int32_t page)> call) { forgotten_ = std::move(call); }
 
   int64_t size() const { return static_cast<int64_t>(pages_.size()); }
   // Pages that can be taken: never used ones, and those that only the index knows.
@@ -35,14 +40,17 @@ class PagePool {
   static uint64_t with(uint64_t root, uint64_t value);
   // The page of these tokens (kPagePositions of them) behind `parent`, not yet held; -1: none.
   int32_t find(uint64_t parent, const int32_t* tokens) const;
+  // The page of these tokens that ends the chain with this hash; -1: none.
+  int32_t find_end(uint64_t chain, const int32_t* tokens) const;
   // The caller holds the page. Nothing happens when there is another of the same tokens.
   void put(uint64_t parent, const int32_t* tokens, int32_t page);
   // The first `count` positions of the page hold these tokens, behind `parent`: the newest tail of a chain
-  // replaces the one before.
-  void put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
+  // replaces the one before. False: the page is in the index already.
+  bool put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
   struct Tail {
     int32_t page = -1;
     int64_t count = 0;
+    bool whole = false;  // these are all of its tokens
   };
   // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page
   // -1: none.
@@ -66,8 +74,10 @@ class PagePool {
     int32_t page;
   };
 
-  void erase_entry(Page& page);
+  const Entry* entry_of(uint64_t key, const int32_t* tokens) const;
+  void erase_entry(int32_t page);
 
+  std::function<void(int32_t)> forgotten_;
   std::vector<Page> pages_;
   std::vector<int32_t> free_;
   std::list<int32_t> idle_;  // in the index alone, the first to go in front

@@ -81,7 +81,7 @@ struct RolloutOptions {
   int64_t max_step_tokens = 8192;             // positions of a step, prompts and decodes together
   int64_t max_positions = 0;                  // of a sequence; 0: the model's
   int64_t kv_cache_bytes = int64_t{4} << 30;  // 0: memory_share of what the machine has
-  // Sequences that have room for their states (rollout/cache_sizes.h); 0: as many as half of the bytes hold.
+  // Of states, of sequences and snapshots; 0: as many as cache_sizes() says (rollout/cache_sizes.h).
   int64_t state_slots = 0;
   double memory_share = 0;
   bool chunked_prefill = true;
@@ -99,6 +99,7 @@ struct RolloutOptions {
 struct RolloutStats {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, pages_held = 0, pages_indexed = 0;
+  int64_t slots_held = 0, snapshots = 0;  // of states (rollout/state_slots.h)
   int64_t cache_bytes = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;  // since it was made
   int64_t computed_tokens = 0;                                                // rows of all steps

@@ -56,11 +56,9 @@ ModelConfig cached_part(const Decoder& decoder) {
   return with_layers(decoder.config(), own);
 }
 
-// A state is that behind a sequence's last row: there is none behind the rows of pages that another one
-// finds.
-SchedulerLimits limits_of(const RolloutOptions& options, const Decoder& decoder, const CacheSizes& sizes) {
-  return {sizes.slots, options.max_step_tokens, options.max_positions, options.chunked_prefill,
-          options.prefix_caching && !decoder.config().delta};
+SchedulerLimits limits_of(const RolloutOptions& options, const CacheSizes& sizes) {
+  return {sizes.sequences,         options.max_step_tokens, options.max_positions,
+          options.chunked_prefill, options.prefix_caching,  sizes.slots};
 }
 
 }  // namespace
@@ -72,7 +70,7 @@ Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
       cache_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.pages),
       states_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.slots),
       pool_(cache_.num_pages()),
-      scheduler_(limits_of(options_, decoder, sizes_), pool_),
+      scheduler_(limits_of(options_, sizes_), pool_),
       runner_(decoder, cache_, states_) {
   if (options_.routed_experts) routing_.emplace(routing_shape(decoder.config()));
 }
@@ -162,6 +160,7 @@ bool Rollout::step() {
   at::Tensor hidden;
   try {
     plan = scheduler_.plan();
+    for (const auto& [from, to] : plan.state_copies) states_.copy(from, to);
     if (plan.runs.empty()) return false;
     cache_.take_memory();
     states_.take_memory();
@@ -183,7 +182,7 @@ bool Rollout::step() {
   } catch (...) {
     scheduler_.drop();
     // Some layers' states are those of this step, which cannot be computed a second time from them.
-    if (states_.bytes() > 0) scheduler_.preempt_all();
+    if (decoder_.config().delta) scheduler_.preempt_all();
     throw;
   }
   // What fails from here on leaves keys and values that are right, and sequences that are never planned
@@ -299,6 +298,8 @@ RolloutStats Rollout::stats() const {
   stats.pages = pool_.size();
   stats.pages_held = pool_.held();
   stats.pages_indexed = pool_.indexed();
+  stats.slots_held = scheduler_.slots().held();
+  stats.snapshots = scheduler_.slots().snapshots();
   stats.cache_bytes = cache_.bytes() + states_.bytes();
   stats.preemptions = scheduler_.preemptions();
   stats.version = version_;

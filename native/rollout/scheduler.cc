@@ -24,7 +24,8 @@ bool same_images(const Sequence& a, const Sequence& b) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool) : limits_(limits), pool_(pool) {}
+Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool)
+    : limits_(limits), pool_(pool), prefixes_(pool, limits.prefix_caching, limits.state_slots) {}
 
 void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -75,7 +76,7 @@ void Scheduler::abort(uint64_t id) {
 }
 
 void Scheduler::finish(Sequence& sequence) {
-  leave_tail(sequence);
+  prefixes_.leave(sequence);
   release(sequence);
   outputs_.push_back(std::move(sequence.output));
   by_id_.erase(sequence.request.id);
@@ -88,86 +89,19 @@ void Scheduler::finish(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
-  release_tail(sequence);
+  prefixes_.release(sequence);
   // Last pages first: pages are reused in the order of their release, and a later page of a chain is of no
   // use without those before it.
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
-  if (sequence.slot >= 0) free_slots_.push_back(std::exchange(sequence.slot, -1));
   sequence.features.reset();
   sequence.computed = sequence.chained = 0;
   sequence.shares = true;
 }
 
-void Scheduler::start(Sequence& sequence) {
+void Scheduler::start(Sequence& sequence, StepPlan& plan) {
   sequence.running = true;
-  if (free_slots_.empty()) free_slots_.push_back(slots_++);
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
-}
-
-uint64_t Scheduler::root(const Sequence& sequence) const {
-  uint64_t root = sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
-  // The tokens of all images are equal: pages are shared under the same ones alone.
-  for (const Image& image : sequence.request.images) root = PagePool::with(root, image.hash);
-  return root;
-}
-
-// Takes over the pages of the longest known prefix; one position is left to be computed.
-void Scheduler::match_prefix(Sequence& sequence) {
-  sequence.chain = root(sequence);
-  // Prompt log-probs need the hidden states of every position, which the cache does not have.
-  if (!limits_.prefix_caching || sequence.request.sampling.prompt_log_probs) return;
-  while (sequence.computed + kPagePositions < sequence.length()) {
-    const int32_t* tokens = sequence.tokens.data() + sequence.computed;
-    const int32_t page = pool_.find(sequence.chain, tokens);
-    if (page < 0) break;
-    pool_.hold(page);
-    sequence.pages.push_back(page);
-    sequence.chain = PagePool::chain(sequence.chain, tokens);
-    ++sequence.chained;
-    sequence.computed += kPagePositions;
-  }
-  match_tail(sequence);
-}
-
-// A sequence that continues one that has ended (the next turn of a conversation) copies its last, partly
-// filled page instead of computing those positions again.
-void Scheduler::match_tail(Sequence& sequence) {
-  const PagePool::Tail tail =
-      pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed, sequence.remaining() - 1);
-  // The tail's page is held beside those of the sequence until it is copied: only where there is room for
-  // both.
-  const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
-  if (tail.page < 0 || pool_.available() <= wanted) return;
-  pool_.hold(tail.page);
-  sequence.tail = tail.page;
-  sequence.pages.push_back(pool_.take());
-  sequence.computed += tail.count;
-}
-
-void Scheduler::leave_tail(Sequence& sequence) {
-  const int64_t count = sequence.computed - sequence.chained * kPagePositions;
-  const bool whole = sequence.tail < 0 && count > 0 && count < kPagePositions;
-  if (!limits_.prefix_caching || !sequence.shares || !whole) return;
-  const auto last = static_cast<size_t>(sequence.chained);
-  pool_.put_tail(sequence.chain, sequence.tokens.data() + sequence.chained * kPagePositions, count,
-                 sequence.pages[last]);
-}
-
-void Scheduler::release_tail(Sequence& sequence) {
-  if (sequence.tail >= 0) pool_.release(std::exchange(sequence.tail, -1));
-}
-
-// Full pages among the first `positions` go into the index.
-void Scheduler::chain_pages(Sequence& sequence, int64_t positions) {
-  if (!limits_.prefix_caching || !sequence.shares) return;
-  while ((sequence.chained + 1) * kPagePositions <= positions) {
-    const int32_t* tokens = sequence.tokens.data() + sequence.chained * kPagePositions;
-    pool_.put(sequence.chain, tokens, sequence.pages[static_cast<size_t>(sequence.chained)]);
-    sequence.chain = PagePool::chain(sequence.chain, tokens);
-    ++sequence.chained;
-  }
+  prefixes_.take_slot(sequence, plan);
 }
 
 // Preempts the running sequence that comes last (lowest priority, then newest). Never one that comes before
@@ -220,15 +154,15 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   if (count > 1) plan.apart = false;
   plan.rows += count;
   sequence.planned = true;
-  plan.runs.push_back({&sequence, count, {}});
-  chain_pages(sequence, sequence.computed + count);
+  plan.runs.push_back({&sequence, count, {}, {}});
+  prefixes_.put(sequence, sequence.computed + count);
   return true;
 }
 
 // Admits the first of those that wait; false: no room for it.
 bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   Sequence& sequence = *waiting_.front();
-  match_prefix(sequence);
+  prefixes_.match(sequence);
   // Admitted only if pages for all of its tokens so far are free. Otherwise it would soon be preempted for
   // the running sequences, and its work lost.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
@@ -243,7 +177,7 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
     sequence.looked_up = true;
   }
   plan.apart = false;  // it may have taken over a page of this step
-  start(sequence);
+  start(sequence, plan);
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   if (idle(sequence)) return true;
@@ -280,7 +214,7 @@ void Scheduler::add_copies(StepPlan& plan) {
     if (!next.looked_up) next.output.cached_tokens = next.prompt_length();
     next.looked_up = true;
     run.copies.push_back(&next);
-    start(next);
+    start(next, plan);
     next.planned = true;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -309,20 +243,20 @@ StepPlan Scheduler::plan() {
     if (!admit(budget, plan)) break;
     if (!plan.runs.empty() && plan.runs.back().sequence == running_.back().get()) add_copies(plan);
   }
+  prefixes_.plan_snapshots(plan);
   return plan;
 }
 
 void Scheduler::computed(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
     run.sequence->computed += run.count;
-    release_tail(*run.sequence);
     for (Sequence* copy : run.copies) copy->computed = run.sequence->computed;
   }
+  prefixes_.computed(plan);
 }
 
 void Scheduler::weights_changed(bool restart) {
-  ++weights_;
-  pool_.clear_index();
+  prefixes_.weights_changed();
   for (const Owner& owner : running_) owner->shares = false;
   if (restart) preempt_all();
 }

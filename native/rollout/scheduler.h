@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "rollout/page_pool.h"
+#include "rollout/prefix_cache.h"
 #include "rollout/sequence.h"
+#include "rollout/step_plan.h"
 
 namespace troupe {
 
@@ -18,27 +20,13 @@ struct SchedulerLimits {
   int64_t max_positions = 0;       // of a sequence, prompt and response
   bool chunked_prefill = true;     // prompts may be cut over steps
   bool prefix_caching = true;
-};
-
-// Positions [sequence->computed, + count) of one sequence. Its copies are sequences with the same tokens,
-// which sample from the logits of its last row and get its last page.
-struct PlannedRun {
-  Sequence* sequence;
-  int64_t count;
-  std::vector<Sequence*> copies;
-};
-
-struct StepPlan {
-  std::vector<PlannedRun> runs;
-  int64_t rows = 0;
-  // No row sees the key of another run's row.
-  bool apart = true;
+  int64_t state_slots = 0;  // no fewer than max_sequences; 0: of a model without states
 };
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
 // then new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence
 // of the lowest priority, of these the newest, gives its pages back and is computed again later. Each
-// sequence that runs has a slot of its own, a number below max_sequences.
+// sequence that runs has a slot of states of its own, where there are any.
 class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);
@@ -50,8 +38,9 @@ class Scheduler {
   void abort(uint64_t id);
   Sequence* find(uint64_t id);
 
-  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller
-  // copies the tails that sequences of the plan begin with, computes the runs, or calls drop().
+  // Without runs when there is nothing to compute. Full pages of the plan are in the index already: the
+  // caller copies the states and the tails that sequences of the plan begin with, computes the runs, or calls
+  // drop().
   StepPlan plan();
   // The step has been computed.
   void computed(const StepPlan& plan);
@@ -73,21 +62,16 @@ class Scheduler {
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t preemptions() const { return preemptions_; }
+  const StateSlots& slots() const { return prefixes_.slots(); }
 
  private:
   using Owner = std::unique_ptr<Sequence>;
 
-  uint64_t root(const Sequence& sequence) const;
   void enqueue(Owner sequence);
-  void match_prefix(Sequence& sequence);
-  void match_tail(Sequence& sequence);
-  void leave_tail(Sequence& sequence);
-  void release_tail(Sequence& sequence);
   bool grow(Sequence& sequence, int64_t positions);
   bool preempt_for(const Sequence& sequence);
   void release(Sequence& sequence);
-  void start(Sequence& sequence);
-  void chain_pages(Sequence& sequence, int64_t positions);
+  void start(Sequence& sequence, StepPlan& plan);
   bool add_run(Sequence& sequence, int64_t& budget, StepPlan& plan);
   bool admit(int64_t& budget, StepPlan& plan);
   void add_copies(StepPlan& plan);
@@ -95,13 +79,11 @@ class Scheduler {
 
   SchedulerLimits limits_;
   PagePool& pool_;
-  uint64_t weights_ = 0;  // how often they have changed
+  PrefixCache prefixes_;
   uint64_t arrivals_ = 0;
   int64_t preemptions_ = 0;
   std::list<Owner> waiting_;    // by priority, then arrival
   std::vector<Owner> running_;  // by admission
-  std::vector<int64_t> free_slots_;
-  int64_t slots_ = 0;  // that have been given
   std::unordered_map<uint64_t, Sequence*> by_id_;
   std::vector<RolloutOutput> outputs_;  // of sequences that have ended
   std::vector<uint64_t> reported_;      // of others

@@ -24,7 +24,14 @@ struct Sequence {
   bool shares = true;
   // Held until the first run: its first page that is not full begins as a copy of this one. -1: of none.
   int32_t tail = -1;
-  int64_t slot = -1;       // of states (rollout/state_cache.h), while it is admitted
+  int64_t slot = -1;      // of states (rollout/state_slots.h), while it is admitted
+  int64_t snapshot = -1;  // the slot with the state that it goes on from, until it has its own
+  // Behind these positions, full pages, its state is to be kept.
+  struct Mark {
+    int64_t position;
+    uint64_t chain;  // of the pages up to there, once they are in the index
+  };
+  std::vector<Mark> marks;
   bool looked_up = false;  // the prompt, in the index
   bool running = false;    // admitted
   bool planned = false;    // for the step that is being planned

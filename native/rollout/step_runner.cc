@@ -59,11 +59,13 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   int32_t* positions = positions_.data_ptr<int32_t>();
   std::vector<RowRun> runs;
   std::vector<ops::StateRun> state_runs;
+  std::vector<StateSnapshot> snapshots;
   StepImages images(decoder_);
   int64_t row = 0, last = 0;
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
+    for (const auto& [count, slot] : run.snapshots) snapshots.push_back({state_runs.size(), count, slot});
     state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
     const int64_t first = row;
     for (int64_t i = 0; i < run.count; ++i, ++row) {
@@ -111,7 +113,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     const bool partial = !all && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
     if (const GatedDeltaNet* delta = decoder_.delta_net(layer)) {
       decoder_.attention_inputs(layer, x, at_positions, qkv);
-      delta->step(qkv, state_runs, states_.layer(kept++), attention);
+      delta->step(qkv, state_runs, snapshots, states_.layer(kept++), attention);
       if (!partial) {
         decoder_.block_output(layer, x, attention, x);
         image_rows.add(layer, x);

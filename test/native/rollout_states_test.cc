@@ -1,13 +1,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "check.h"
-#include "rollout/rollout.h"
-#include "small_decoder.h"
+#include "rollout_answers.h"
 
 // Generation with layers of the gated delta rule, whose states lie beside the pages of keys and values.
 
@@ -15,72 +13,6 @@ using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-using Tokens = std::vector<int32_t>;
-
-ModelConfig long_model(const std::string& variant) {
-  ModelConfig config = small(variant);
-  config.max_positions = 200;
-  return config;
-}
-
-Tokens prompt(int64_t length, int64_t salt = 0) {
-  Tokens tokens;
-  for (int64_t i = 0; i < length; ++i)
-    tokens.push_back(static_cast<int32_t>((i * 7 + i * i * 3 + salt * 11) % kVocabulary));
-  return tokens;
-}
-
-RolloutRequest request(uint64_t id, Tokens prompt, int64_t new_tokens) {
-  RolloutRequest r;
-  r.id = id;
-  r.prompt = std::move(prompt);
-  r.seed = 1000 + id;
-  r.sampling.max_new_tokens = new_tokens;
-  r.sampling.temperature = 1;
-  return r;
-}
-
-std::vector<RolloutRequest> some(int64_t count) {
-  std::vector<RolloutRequest> requests;
-  for (int64_t i = 0; i < count; ++i)
-    requests.push_back(request(static_cast<uint64_t>(i), prompt(1 + i * 37 % 90, i % 5), 10 + i % 30));
-  return requests;
-}
-
-struct Answer {
-  Tokens tokens;
-  std::vector<float> log_probs;
-  int64_t cached = 0;
-  bool operator==(const Answer&) const = default;
-};
-using Answers = std::map<uint64_t, Answer>;
-
-void take(Rollout& rollout, Answers& answers) {
-  for (RolloutOutput& output : rollout.take_outputs()) {
-    Answer& answer = answers[output.id];
-    answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
-    answer.log_probs.insert(answer.log_probs.end(), output.log_probs.begin(), output.log_probs.end());
-    answer.cached = output.cached_tokens;
-  }
-}
-
-Answers finish(Rollout& rollout, Answers answers = {}) {
-  while (rollout.step()) take(rollout, answers);
-  take(rollout, answers);
-  return answers;
-}
-
-Answers run(Rollout& rollout, const std::vector<RolloutRequest>& requests) {
-  for (const RolloutRequest& r : requests) rollout.submit(r);
-  return finish(rollout);
-}
-
-// Everything at once, with room for all.
-Answers run(Decoder& decoder, const std::vector<RolloutRequest>& requests) {
-  Rollout rollout(decoder, {});
-  return run(rollout, requests);
-}
 
 // The decoder of a model, of which one call fails, as for want of memory.
 class FailingDecoder final : public Decoder {
@@ -149,11 +81,56 @@ TEST(a_step_has_the_bits_of_a_forward) {
         row += count;
       }
       const at::Tensor out = at::empty({row, delta.values()}, mixed.options());
-      net.step(at::cat(rows), runs, states, out);
+      net.step(at::cat(rows), runs, {}, states, out);
       const at::Tensor all = at::cat(expected);
       CHECK(dtype == at::kDouble ? at::allclose(out, all, 1e-12, 1e-12) : at::equal(out, all));
     }
     CHECK(done[0] == length[0] && done[1] == length[1]);
+  }
+}
+
+// Behind single rows, the first and the last row of a run, and several rows of one, beside runs that keep
+// none.
+TEST(a_snapshot_is_the_state_behind_its_rows) {
+  at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    SmallModel model(small("qwen3_5"), std::nullopt, dtype);
+    const GatedDeltaNet net(model.store, model.config, "layers.0.delta");
+    const DeltaConfig& delta = *model.config.delta;
+    const at::ScalarType wide = dtype == at::kDouble ? dtype : at::kFloat;
+    const auto states = [&] {
+      return DeltaStates{at::full({8, kernels::kConvWidth - 1, delta.channels()}, NAN, dtype),
+                         at::full({8, delta.value_heads, delta.key_dim, delta.value_dim}, NAN, wide)};
+    };
+    at::manual_seed(2);
+    const at::Tensor mixed = at::randn({60, net.columns()}).to(dtype);
+    const auto step = [&](const at::Tensor& rows, const std::vector<ops::StateRun>& runs,
+                          const std::vector<StateSnapshot>& snapshots, const DeltaStates& there) {
+      const at::Tensor out = at::empty({rows.size(0), delta.values()}, mixed.options());
+      net.step(rows, runs, snapshots, there, out);
+      return out;
+    };
+    // Two sequences, in slots 0 and 1: rows [0, 2) + [2, 30), and [30, 60).
+    const DeltaStates kept = states(), plain = states();
+    const std::vector<ops::StateRun> first{{0, 2, 0, true}};
+    const std::vector<ops::StateRun> second{{0, 28, 0, false}, {28, 30, 1, true}};
+    for (const DeltaStates& there : {kept, plain}) step(mixed.narrow(0, 0, 2), first, {}, there);
+    const std::vector<StateSnapshot> snapshots{{0, 1, 2}, {0, 20, 3}, {0, 28, 4}, {1, 2, 5}, {1, 17, 6}};
+    const auto same_numbers = [&](const at::Tensor& a, const at::Tensor& b) {
+      return dtype == at::kDouble ? at::allclose(a, b, 1e-12, 1e-12) : at::equal(a, b);
+    };
+    const auto same = [&](const DeltaStates& a, int64_t i, const DeltaStates& b, int64_t j) {
+      return same_numbers(a.conv[i], b.conv[j]) && same_numbers(a.rule[i], b.rule[j]);
+    };
+    CHECK(same_numbers(step(mixed.narrow(0, 2, 58), second, snapshots, kept),
+                       step(mixed.narrow(0, 2, 58), second, {}, plain)));
+    CHECK(same(kept, 0, plain, 0) && same(kept, 1, plain, 1));
+    for (const StateSnapshot& snapshot : snapshots) {
+      const DeltaStates alone = states();
+      const int64_t begin = snapshot.run == 0 ? 0 : 30, count = snapshot.count + (snapshot.run == 0 ? 2 : 0);
+      step(mixed.narrow(0, begin, count), {{0, count, 7, true}}, {}, alone);
+      CHECK(same(kept, snapshot.slot, alone, 7));
+    }
   }
 }
 
@@ -181,7 +158,7 @@ TEST(few_slots_and_pages_change_no_token) {
       CHECK(answers == together);
       CHECK(most <= slots && (slots == 1 || most > 1));
       CHECK((rollout.stats().preemptions > 0) == (slots > 1));
-      CHECK(rollout.stats().pages_held == 0);
+      CHECK(rollout.stats().pages_held == 0 && rollout.stats().slots_held == 0);
     }
     model.transformer.end_decoding();
   }
@@ -200,18 +177,6 @@ TEST(samples_of_a_prompt_go_on_from_its_state) {
   }
 }
 
-// No state is kept behind the rows of a page.
-TEST(a_second_turn_finds_nothing_in_the_cache) {
-  SmallModel model(long_model("qwen3_5"));
-  Rollout rollout(model.transformer, {});
-  const Answer first = run(rollout, {request(1, prompt(100), 20)}).at(1);
-  Tokens history = prompt(100);
-  history.insert(history.end(), first.tokens.begin(), first.tokens.end());
-  const Answer second = run(rollout, {request(2, history, 10)}).at(2);
-  CHECK(second.cached == 0 && rollout.stats().pages_indexed == 0);
-  CHECK(second == run(model.transformer, {request(2, history, 10)}).at(2));
-}
-
 TEST(aborted_and_parked_sequences_leave_their_slots) {
   SmallModel model(long_model("qwen3_next"));
   const std::vector<RolloutRequest> requests = some(12);
@@ -227,6 +192,7 @@ TEST(aborted_and_parked_sequences_leave_their_slots) {
   CHECK(rollout.park(/*preempt=*/true));
   const Answers all = finish(rollout);
   for (const auto& [id, answer] : together) CHECK(all.at(id) == answer);
+  CHECK(rollout.stats().pages_held == 0 && rollout.stats().slots_held == 0);
 }
 
 // What the layers before have done to their states cannot be done a second time.
@@ -248,6 +214,7 @@ TEST(a_step_that_fails_is_computed_again_from_the_start) {
     take(rollout, answers);
   }
   CHECK(finish(rollout, std::move(answers)) == together);
+  CHECK(rollout.stats().slots_held == 0);
 }
 
 TEST(memory_for_one_state_and_one_page_is_the_least) {
@@ -257,12 +224,17 @@ TEST(memory_for_one_state_and_one_page_is_the_least) {
   // q, k and v of 24 and 20 numbers, three rows of them, and 4 heads of 6 x 5.
   CHECK(slot == 4 * (3 * (24 + 20) + 4 * 6 * 5));
   CHECK(page == 4 * 2 * 2 * 8 * kPagePositions);
-  const auto sizes = [&](int64_t bytes) {
-    return cache_sizes({.max_positions = 200, .kv_cache_bytes = bytes}, model.config, at::kFloat);
+  const auto sizes = [&](int64_t bytes, bool prefix_caching = true) {
+    return cache_sizes({.max_positions = 200, .kv_cache_bytes = bytes, .prefix_caching = prefix_caching},
+                       model.config, at::kFloat);
   };
   CHECK(sizes(slot + page).slots == 1 && sizes(slot + page).pages == 1);
-  CHECK(sizes(20 * slot + 3 * page).slots > 10 && sizes(int64_t{1} << 30).slots == 256);
+  CHECK(sizes(20 * slot + 3 * page).slots > 10 && sizes(int64_t{1} << 30).sequences == 256);
   CHECK(sizes(int64_t{1} << 30).pages == 256 * 7);
+  // For snapshots as many again, and no more than a quarter of the bytes.
+  CHECK(sizes(int64_t{1} << 30).slots == 512 && sizes(int64_t{1} << 30, false).slots == 256);
+  CHECK(sizes(1200 * slot).sequences == 256 && sizes(1200 * slot).slots == 300);
+  CHECK(sizes(600 * slot).sequences == 256 && sizes(600 * slot).slots == 256);
   CHECK_THROWS(sizes(slot + page - 1), "and the state of one sequence, " + std::to_string(slot) + " bytes");
 }
 
