@@ -12,9 +12,14 @@
 #include "kernels/device_ops.h"
 #include "kernels/gated_delta_reference.h"
 
+TROUPE_DECLARE_TABLES(DeltaInputKernels, delta_input_table)
 TROUPE_DECLARE_TABLES(DeltaKernels, delta_table)
 
 namespace troupe {
+
+const kernels::DeltaInputKernels& kernels::delta_input_kernels() {
+  return TROUPE_PICK_TABLE(delta_input_table);
+}
 
 const kernels::DeltaKernels& kernels::delta_kernels() {
   return TROUPE_PICK_TABLE(delta_table);
@@ -165,16 +170,16 @@ DeltaRows DeltaRows::make(const DeltaSpec& spec, int64_t rows, const at::TensorO
 void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates, const DeltaRows& out) {
   if (simulated(x)) return simulate_temporaries(x, 4);
   if (!has_delta_kernels(x)) return reference::delta_inputs(spec, x, gates, out);
-  kernels::delta_kernels().inputs[dtype_of(x)]({spec,
-                                                x.size(0),
-                                                {x.const_data_ptr(), x.stride(0)},
-                                                {gates.b.const_data_ptr(), gates.b.stride(0)},
-                                                {gates.a.const_data_ptr(), gates.a.stride(0)},
-                                                gates.a_log.const_data_ptr(),
-                                                gates.dt_bias.const_data_ptr(),
-                                                out.x.mutable_data_ptr<float>(),
-                                                out.decay.mutable_data_ptr<float>(),
-                                                out.beta.mutable_data_ptr<float>()});
+  kernels::delta_input_kernels().inputs[dtype_of(x)]({spec,
+                                                      x.size(0),
+                                                      {x.const_data_ptr(), x.stride(0)},
+                                                      {gates.b.const_data_ptr(), gates.b.stride(0)},
+                                                      {gates.a.const_data_ptr(), gates.a.stride(0)},
+                                                      gates.a_log.const_data_ptr(),
+                                                      gates.dt_bias.const_data_ptr(),
+                                                      out.x.mutable_data_ptr<float>(),
+                                                      out.decay.mutable_data_ptr<float>(),
+                                                      out.beta.mutable_data_ptr<float>()});
 }
 
 void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates,
@@ -183,20 +188,20 @@ void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const Del
   if (simulated(x)) return simulate_temporaries(x, 4);
   if (!has_delta_kernels(x))
     return reference::delta_inputs_backward(spec, x, gates, gradients, db, da, da_log, ddt_bias);
-  kernels::delta_kernels().inputs_backward[dtype_of(x)]({spec,
-                                                         x.size(0),
-                                                         {x.const_data_ptr(), x.stride(0)},
-                                                         {gates.b.const_data_ptr(), gates.b.stride(0)},
-                                                         {gates.a.const_data_ptr(), gates.a.stride(0)},
-                                                         gates.a_log.const_data_ptr(),
-                                                         gates.dt_bias.const_data_ptr(),
-                                                         gradients.x.mutable_data_ptr<float>(),
-                                                         gradients.decay.const_data_ptr<float>(),
-                                                         gradients.beta.const_data_ptr<float>(),
-                                                         {db.mutable_data_ptr(), db.stride(0)},
-                                                         {da.mutable_data_ptr(), da.stride(0)},
-                                                         da_log.mutable_data_ptr<float>(),
-                                                         ddt_bias.mutable_data_ptr<float>()});
+  kernels::delta_input_kernels().inputs_backward[dtype_of(x)]({spec,
+                                                               x.size(0),
+                                                               {x.const_data_ptr(), x.stride(0)},
+                                                               {gates.b.const_data_ptr(), gates.b.stride(0)},
+                                                               {gates.a.const_data_ptr(), gates.a.stride(0)},
+                                                               gates.a_log.const_data_ptr(),
+                                                               gates.dt_bias.const_data_ptr(),
+                                                               gradients.x.mutable_data_ptr<float>(),
+                                                               gradients.decay.const_data_ptr<float>(),
+                                                               gradients.beta.const_data_ptr<float>(),
+                                                               {db.mutable_data_ptr(), db.stride(0)},
+                                                               {da.mutable_data_ptr(), da.stride(0)},
+                                                               da_log.mutable_data_ptr<float>(),
+                                                               ddt_bias.mutable_data_ptr<float>()});
 }
 
 void gated_delta_forward(const DeltaSpec& spec, const DeltaRows& rows, const Segments& segments,

@@ -73,6 +73,11 @@ struct DeltaInputsBackward {
   float* da_log;
   float* ddt_bias;
 };
+struct DeltaInputKernels {
+  void (*inputs[kNumDtypes])(const DeltaInputs& args);
+  void (*inputs_backward[kNumDtypes])(const DeltaInputsBackward& args);
+};
+
 // The rule for one value head and up to kDeltaColumns columns of its state over rows one behind the other:
 //   m = decay S^T k,  d = beta (v - m),  S = decay S + k d^T,  out = S^T q.
 struct DeltaScan {
@@ -110,8 +115,6 @@ constexpr int64_t delta_scratch(int64_t rows, int64_t key_dim) {
   return (kept + kDeltaCheckpoint) * key_dim * kDeltaColumns + 2 * kDeltaCheckpoint * kDeltaColumns;
 }
 struct DeltaKernels {
-  void (*inputs[kNumDtypes])(const DeltaInputs& args);
-  void (*inputs_backward[kNumDtypes])(const DeltaInputsBackward& args);
   void (*scan)(const DeltaScan& args);
   void (*scan_backward)(const DeltaScanBackward& args);
 };
@@ -139,6 +142,7 @@ struct GatedNormKernels {
 };
 
 const ConvKernels& conv_kernels();
+const DeltaInputKernels& delta_input_kernels();
 const DeltaKernels& delta_kernels();
 const GatedNormKernels& gated_norm_kernels();
 

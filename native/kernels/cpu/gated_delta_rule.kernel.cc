@@ -1,4 +1,4 @@
-// The gated delta rule: what goes into it, and the scan over the rows of a sequence, forward and backward.
+// The gated delta rule: the scan over the rows of a sequence, forward and backward.
 #include "kernels/cpu/gated_delta_kernels.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -6,133 +6,108 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-constexpr float kLengthEps = 1e-6f;  // of the squared length of q and k
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Floats __attribute__((vector_size(kLanes * 4)));
+typedef int32_t Order __attribute__((vector_size(kLanes * 4)));
 
-TROUPE_INLINE float softplus(float x) {
-  return x > 20.0f ? x : __builtin_log1pf(__builtin_expf(x));
-}
-TROUPE_INLINE float sigmoid(float x) {
-  return 1.0f / (1.0f + __builtin_expf(-x));
-}
-
-template <typename T>
-TROUPE_INLINE float inverse_length(const T* x, int64_t dim) {
-  const float squares = sum_of(dim, [&](int64_t i) {
-    const float value = load(x + i);
-    return value * value;
-  });
-  return 1.0f / __builtin_sqrtf(squares + kLengthEps);
-}
-
-TROUPE_INLINE float query_scale(const DeltaShape& s) {
-  return 1.0f / __builtin_sqrtf(static_cast<float>(s.key_dim));
-}
-
-template <typename T>
-void inputs(const DeltaInputs& a) {
-  const DeltaShape& s = a.shape;
-  const int64_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim;
-  const T* a_log = static_cast<const T*>(a.a_log);
-  const T* dt_bias = static_cast<const T*>(a.dt_bias);
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const T* x = static_cast<const T*>(a.x.data) + r * a.x.stride;
-    float* out = a.prepared + r * (2 * keys + values);
-    for (int64_t head = 0; head < 2 * s.key_heads; ++head) {
-      const T* from = x + head * s.key_dim;
-      float* to = out + head * s.key_dim;
-      const float scale = inverse_length(from, s.key_dim) * (head < s.key_heads ? query_scale(s) : 1.0f);
-#pragma omp simd
-      for (int64_t i = 0; i < s.key_dim; ++i) to[i] = load(from + i) * scale;
-    }
-#pragma omp simd
-    for (int64_t i = 0; i < values; ++i) out[2 * keys + i] = load(x + 2 * keys + i);
-    const T* b = static_cast<const T*>(a.b.data) + r * a.b.stride;
-    const T* step = static_cast<const T*>(a.a.data) + r * a.a.stride;
-    for (int64_t h = 0; h < s.value_heads; ++h) {
-      a.beta[r * s.value_heads + h] = sigmoid(load(b + h));
-      a.decay[r * s.value_heads + h] =
-          __builtin_expf(-__builtin_expf(load(a_log + h)) * softplus(load(step + h) + load(dt_bias + h)));
-    }
-  }
-}
-
-// A vector n = x r of length one: dx = r (dn - n (n dn)).
-template <typename T>
-void inputs_backward(const DeltaInputsBackward& a) {
-  const DeltaShape& s = a.shape;
-  const int64_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim;
-  const T* a_log = static_cast<const T*>(a.a_log);
-  const T* dt_bias = static_cast<const T*>(a.dt_bias);
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const T* x = static_cast<const T*>(a.x.data) + r * a.x.stride;
-    float* gradient = a.dprepared + r * (2 * keys + values);
-    for (int64_t head = 0; head < 2 * s.key_heads; ++head) {
-      const T* from = x + head * s.key_dim;
-      float* d = gradient + head * s.key_dim;
-      const float inverse = inverse_length(from, s.key_dim);
-      const float scale = inverse * (head < s.key_heads ? query_scale(s) : 1.0f);
-      const float along =
-          sum_of(s.key_dim, [&](int64_t i) { return d[i] * load(from + i); }) * inverse * inverse;
-#pragma omp simd
-      for (int64_t i = 0; i < s.key_dim; ++i) d[i] = scale * (d[i] - load(from + i) * along);
-    }
-    const T* b = static_cast<const T*>(a.b.data) + r * a.b.stride;
-    const T* step = static_cast<const T*>(a.a.data) + r * a.a.stride;
-    T* db = static_cast<T*>(a.db.data) + r * a.db.stride;
-    T* dstep = static_cast<T*>(a.da.data) + r * a.da.stride;
-    for (int64_t h = 0; h < s.value_heads; ++h) {
-      const float beta = sigmoid(load(b + h));
-      store(db + h, a.dbeta[r * s.value_heads + h] * beta * (1.0f - beta));
-      const float rate = -__builtin_expf(load(a_log + h));
-      const float sum = load(step + h) + load(dt_bias + h);
-      const float by_log = a.dlog_decay[r * s.value_heads + h];
-      const float by_step = by_log * rate * sigmoid(sum);
-      store(dstep + h, by_step);
-      a.da_log[h] += by_log * rate * softplus(sum);
-      a.ddt_bias[h] += by_step;
-    }
-  }
-}
-
-// Half of the columns at hand: one AVX-512 register; the compiler splits it on lesser processors.
-constexpr int64_t kLanes = kDeltaColumns / 2;
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
-
-// All columns at hand.
+// Columns of a state that are worked on at a time, in two registers: wider vectors than the processor's go
+// through memory.
+constexpr int64_t kColumns = 2 * kLanes;
+static_assert(kDeltaColumns % kColumns == 0);
 struct Columns {
-  Lanes low, high;
+  Floats low, high;
 };
 TROUPE_INLINE Columns columns_at(const float* p) {
-  return {*reinterpret_cast<const Lanes*>(p), *reinterpret_cast<const Lanes*>(p + kLanes)};
+  Columns value;
+  __builtin_memcpy(&value.low, p, sizeof value.low);
+  __builtin_memcpy(&value.high, p + kLanes, sizeof value.high);
+  return value;
 }
 TROUPE_INLINE void write(float* p, const Columns& value) {
-  *reinterpret_cast<Lanes*>(p) = value.low;
-  *reinterpret_cast<Lanes*>(p + kLanes) = value.high;
+  __builtin_memcpy(p, &value.low, sizeof value.low);
+  __builtin_memcpy(p + kLanes, &value.high, sizeof value.high);
 }
 TROUPE_INLINE Columns sum_of_four(const Columns (&parts)[4]) {
   return {(parts[0].low + parts[1].low) + (parts[2].low + parts[3].low),
           (parts[0].high + parts[1].high) + (parts[2].high + parts[3].high)};
 }
 TROUPE_INLINE float total(const Columns& value) {
-  const Lanes both = value.low + value.high;
-  float sums[kLanes];
-  *reinterpret_cast<Lanes*>(sums) = both;
+  const Floats both = value.low + value.high;
   float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < kLanes; ++i) sum += sums[i];
+  for (int i = 0; i < kLanes; ++i) sum += both[i];
   return sum;
+}
+
+// Of two vectors the lanes, side by side, that are added to those `width` behind them. Four lanes are
+// [a0, b0, a1, b1] and [a2, b2, a3, b3] first, an unpacking that all processors have.
+TROUPE_INLINE Order lanes_of_two(int width, bool behind) {
+  Order order{};
+  for (int p = 0; p < kLanes; ++p) {
+    const int lane = width == 1 ? (p & ~3) + (p >> 1 & 1) + 2 * behind : (p & ~width) + width * behind;
+    order[p] = lane + (p & width ? kLanes : 0);
+  }
+  return order;
+}
+// The sum of each of kLanes vectors.
+template <int kWidth = 1>
+TROUPE_INLINE Floats sums_of(const Floats* parts) {
+  if constexpr (kWidth == kLanes) {
+    return parts[0];
+  } else {
+    Floats halves[kLanes / 2 / kWidth];
+    for (int i = 0; i < kLanes / 2 / kWidth; ++i) {
+      halves[i] = __builtin_shuffle(parts[2 * i], parts[2 * i + 1], lanes_of_two(kWidth, false)) +
+                  __builtin_shuffle(parts[2 * i], parts[2 * i + 1], lanes_of_two(kWidth, true));
+    }
+    return sums_of<2 * kWidth>(halves);
+  }
+}
+
+// Adds to[i] += the sum over the columns of part(i), for i < dim.
+template <typename Part>
+TROUPE_INLINE void add_row_sums(int64_t dim, float* to, const Part& part) {
+  int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    Floats parts[kLanes], sums;
+#pragma GCC unroll 16
+    for (int u = 0; u < kLanes; ++u) {
+      const Columns columns = part(i + u);
+      parts[u] = columns.low + columns.high;
+    }
+    __builtin_memcpy(&sums, to + i, sizeof sums);
+    sums += sums_of(parts);
+    __builtin_memcpy(to + i, &sums, sizeof sums);
+  }
+  for (; i < dim; ++i) to[i] += total(part(i));
 }
 
 // Columns that are there of `from`, zeros for the others.
 TROUPE_INLINE void load_columns(const float* from, int64_t columns, float* to) {
   for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
-  for (int64_t j = columns; j < kDeltaColumns; ++j) to[j] = 0;
+  for (int64_t j = columns; j < kColumns; ++j) to[j] = 0;
+}
+
+// Columns [first, first + kColumns) of a scan, as far as they are there.
+DeltaScan columns_of(const DeltaScan& all, int64_t first) {
+  DeltaScan scan = all;
+  scan.columns = all.columns - first < kColumns ? all.columns - first : kColumns;
+  scan.v += first;
+  if (scan.before != nullptr) scan.before += first;
+  if (scan.after != nullptr) scan.after += first;
+  if (scan.out != nullptr) scan.out += first;
+  return scan;
 }
 
 void load_state(const DeltaScan& a, float* state) {
   for (int64_t i = 0; i < a.key_dim; ++i) {
     load_columns(a.before != nullptr ? a.before + i * a.before_stride : nullptr,
-                 a.before != nullptr ? a.columns : 0, state + i * kDeltaColumns);
+                 a.before != nullptr ? a.columns : 0, state + i * kColumns);
   }
 }
 
@@ -143,28 +118,28 @@ TROUPE_INLINE Columns read_state(const float* state, int64_t dim, const float* x
   for (; i + 4 <= dim; i += 4) {
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      const Columns row = columns_at(state + (i + u) * kDeltaColumns);
+      const Columns row = columns_at(state + (i + u) * kColumns);
       sums[u].low += row.low * x[i + u];
       sums[u].high += row.high * x[i + u];
     }
   }
   for (; i < dim; ++i) {
-    const Columns row = columns_at(state + i * kDeltaColumns);
+    const Columns row = columns_at(state + i * kColumns);
     sums[0].low += row.low * x[i];
     sums[0].high += row.high * x[i];
   }
   return sum_of_four(sums);
 }
 
-// S = decay S + k d^T, and S^T q.
-TROUPE_INLINE Columns update_state(float* state, int64_t dim, const float* q, const float* k, float decay,
-                                   const Columns& d) {
+// to = decay S + k d^T, which may be in the place of S, and its product with q.
+TROUPE_INLINE Columns update_state(const float* state, float* to, int64_t dim, const float* q, const float* k,
+                                   float decay, const Columns& d) {
   Columns sums[4] = {};
   const auto row = [&](int64_t i, Columns & sum) __attribute__((always_inline)) {
-    Columns value = columns_at(state + i * kDeltaColumns);
+    Columns value = columns_at(state + i * kColumns);
     value.low = value.low * decay + d.low * k[i];
     value.high = value.high * decay + d.high * k[i];
-    write(state + i * kDeltaColumns, value);
+    write(to + i * kColumns, value);
     sum.low += value.low * q[i];
     sum.high += value.high * q[i];
   };
@@ -180,45 +155,55 @@ TROUPE_INLINE Columns update_state(float* state, int64_t dim, const float* q, co
 struct Step {
   Columns memory, delta, out;
 };
-TROUPE_INLINE Step step(const DeltaScan& a, int64_t r, float* state) {
+TROUPE_INLINE Step step(const DeltaScan& a, int64_t r, const float* state, float* to) {
   const float* k = a.k + r * a.stride;
   const float decay = a.decay[r * a.gate_stride], beta = a.beta[r * a.gate_stride];
-  alignas(64) float v[kDeltaColumns];
+  alignas(64) float v[kColumns];
   load_columns(a.v + r * a.stride, a.columns, v);
   const Columns value = columns_at(v);
   Columns memory = read_state(state, a.key_dim, k);
   memory.low *= decay;
   memory.high *= decay;
   const Columns delta{(value.low - memory.low) * beta, (value.high - memory.high) * beta};
-  return {memory, delta, update_state(state, a.key_dim, a.q + r * a.stride, k, decay, delta)};
+  return {memory, delta, update_state(state, to, a.key_dim, a.q + r * a.stride, k, decay, delta)};
 }
 
-void scan(const DeltaScan& a) {
-  alignas(64) float state[kMaxDeltaKeyDim * kDeltaColumns];
-  alignas(64) float out[kDeltaColumns];
+void scan_columns(const DeltaScan& a) {
+  alignas(64) float state[kMaxDeltaKeyDim * kColumns];
+  alignas(64) float out[kColumns];
   load_state(a, state);
   for (int64_t r = 0; r < a.rows; ++r) {
-    const Step done = step(a, r, state);
+    const Step done = step(a, r, state, state);
     if (a.out == nullptr) continue;
     write(out, done.out);
     for (int64_t j = 0; j < a.columns; ++j) a.out[r * a.out_stride + j] = out[j];
   }
   if (a.after == nullptr) return;
   for (int64_t i = 0; i < a.key_dim; ++i) {
-    for (int64_t j = 0; j < a.columns; ++j) a.after[i * a.after_stride + j] = state[i * kDeltaColumns + j];
+    for (int64_t j = 0; j < a.columns; ++j) a.after[i * a.after_stride + j] = state[i * kColumns + j];
   }
 }
 
-// One row back. before: the state that the row found; d_state: by the one that it left, then by `before`.
-TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const float* before,
-                                 const Columns& memory, const Columns& delta) {
+void scan(const DeltaScan& a) {
+  for (int64_t first = 0; first < a.columns; first += kColumns) scan_columns(columns_of(a, first));
+}
+
+// What a row found and left.
+struct RowStates {
+  const float* before;
+  const float* after;
+  Columns memory, delta;
+};
+
+// One row back. d_state: by the state that it left, then by the one that it found.
+TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const RowStates& states,
+                                 float* d_state) {
   const DeltaScan& a = b.scan;
   const float* q = a.q + r * a.stride;
   const float* k = a.k + r * a.stride;
-  float* dq = b.dq + r * a.stride;
-  float* dk = b.dk + r * a.stride;
   const float decay = a.decay[r * a.gate_stride], beta = a.beta[r * a.gate_stride];
-  alignas(64) float buffer[kDeltaColumns];
+  const auto& [before, after, memory, delta] = states;
+  alignas(64) float buffer[kColumns];
   load_columns(b.dout + r * a.out_stride, a.columns, buffer);
   const Columns dout = columns_at(buffer);
   load_columns(a.v + r * a.stride, a.columns, buffer);
@@ -226,18 +211,18 @@ TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const fl
 
   Columns d_delta = {};
   for (int64_t i = 0; i < a.key_dim; ++i) {
-    float* const gradient = b.d_state + i * kDeltaColumns;
-    const Columns old = columns_at(before + i * kDeltaColumns);
-    Columns d = columns_at(gradient);
+    Columns d = columns_at(d_state + i * kColumns);
     d.low += dout.low * q[i];
     d.high += dout.high * q[i];
-    write(gradient, d);
+    write(d_state + i * kColumns, d);
     d_delta.low += d.low * k[i];
     d_delta.high += d.high * k[i];
-    dk[i] += total({d.low * delta.low, d.high * delta.high});
-    dq[i] += total({(old.low * decay + delta.low * k[i]) * dout.low,
-                    (old.high * decay + delta.high * k[i]) * dout.high});
   }
+  add_row_sums(
+      a.key_dim, b.dq + r * a.stride, [&](int64_t i) __attribute__((always_inline)) {
+        const Columns left = columns_at(after + i * kColumns);
+        return Columns{left.low * dout.low, left.high * dout.high};
+      });
   b.dbeta[r * a.gate_stride] +=
       total({d_delta.low * (v.low - memory.low), d_delta.high * (v.high - memory.high)});
   const Columns dv{d_delta.low * beta, d_delta.high * beta};
@@ -245,63 +230,79 @@ TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const fl
   for (int64_t j = 0; j < a.columns; ++j) b.dv[r * a.stride + j] = buffer[j];
 
   Columns by_decay = {};
-  for (int64_t i = 0; i < a.key_dim; ++i) {
-    float* const gradient = b.d_state + i * kDeltaColumns;
-    const Columns old = columns_at(before + i * kDeltaColumns);
-    const Columns decayed{old.low * decay, old.high * decay};
-    Columns d = columns_at(gradient);
-    d.low -= dv.low * k[i];
-    d.high -= dv.high * k[i];
-    dk[i] -= total({decayed.low * dv.low, decayed.high * dv.high});
-    by_decay.low += d.low * decayed.low;
-    by_decay.high += d.high * decayed.high;
-    write(gradient, {d.low * decay, d.high * decay});
-  }
+  add_row_sums(
+      a.key_dim, b.dk + r * a.stride, [&](int64_t i) __attribute__((always_inline)) {
+        const Columns found = columns_at(before + i * kColumns);
+        const Columns decayed{found.low * decay, found.high * decay};
+        const Columns d = columns_at(d_state + i * kColumns);
+        const Columns back{d.low - dv.low * k[i], d.high - dv.high * k[i]};
+        by_decay.low += back.low * decayed.low;
+        by_decay.high += back.high * decayed.high;
+        write(d_state + i * kColumns, {back.low * decay, back.high * decay});
+        return Columns{d.low * delta.low - decayed.low * dv.low,
+                       d.high * delta.high - decayed.high * dv.high};
+      });
   b.dlog_decay[r * a.gate_stride] += total(by_decay);
 }
 
 // States between checkpoints are made again, those of the last rows first.
-void scan_backward(const DeltaScanBackward& b) {
+void scan_backward_columns(const DeltaScanBackward& b) {
   const DeltaScan& a = b.scan;
-  const int64_t size = a.key_dim * kDeltaColumns;
+  const int64_t size = a.key_dim * kColumns;
   const int64_t checkpoints = (a.rows + kDeltaCheckpoint - 1) / kDeltaCheckpoint;
   float* const kept = b.scratch;
   float* const found = kept + checkpoints * size;  // by the rows since the checkpoint
   float* const memories = found + kDeltaCheckpoint * size;
-  float* const deltas = memories + kDeltaCheckpoint * kDeltaColumns;
+  float* const deltas = memories + kDeltaCheckpoint * kColumns;
+  alignas(64) float state[kMaxDeltaKeyDim * kColumns];
+  alignas(64) float d_state[kMaxDeltaKeyDim * kColumns];
+  for (int64_t i = 0; i < a.key_dim; ++i)
+    load_columns(b.d_state + i * kDeltaColumns, kColumns, d_state + i * kColumns);
   const auto copy = [&](float* to, const float* from) {
     __builtin_memcpy(to, from, static_cast<uint64_t>(size) * sizeof(float));
   };
-  alignas(64) float state[kMaxDeltaKeyDim * kDeltaColumns];
   load_state(a, state);
   for (int64_t r = 0; r < (checkpoints - 1) * kDeltaCheckpoint; ++r) {
     if (r % kDeltaCheckpoint == 0) copy(kept + r / kDeltaCheckpoint * size, state);
-    step(a, r, state);
+    step(a, r, state, state);
   }
   if (checkpoints > 0) copy(kept + (checkpoints - 1) * size, state);
   for (int64_t checkpoint = checkpoints; checkpoint-- > 0;) {
     const int64_t first = checkpoint * kDeltaCheckpoint;
     const int64_t rows = a.rows - first < kDeltaCheckpoint ? a.rows - first : kDeltaCheckpoint;
-    copy(state, kept + checkpoint * size);
+    copy(found, kept + checkpoint * size);
+    const auto left_by = [&](int64_t r) { return r + 1 < rows ? found + (r + 1) * size : state; };
     for (int64_t r = 0; r < rows; ++r) {
-      copy(found + r * size, state);
-      const Step done = step(a, first + r, state);
-      write(memories + r * kDeltaColumns, done.memory);
-      write(deltas + r * kDeltaColumns, done.delta);
+      const Step done = step(a, first + r, found + r * size, left_by(r));
+      write(memories + r * kColumns, done.memory);
+      write(deltas + r * kColumns, done.delta);
     }
     for (int64_t r = rows; r-- > 0;) {
-      step_backward(b, first + r, found + r * size, columns_at(memories + r * kDeltaColumns),
-                    columns_at(deltas + r * kDeltaColumns));
+      step_backward(b, first + r,
+                    {found + r * size, left_by(r), columns_at(memories + r * kColumns),
+                     columns_at(deltas + r * kColumns)},
+                    d_state);
     }
+  }
+  for (int64_t i = 0; i < a.key_dim; ++i) {
+    for (int64_t j = 0; j < kColumns; ++j) b.d_state[i * kDeltaColumns + j] = d_state[i * kColumns + j];
+  }
+}
+
+void scan_backward(const DeltaScanBackward& all) {
+  for (int64_t first = 0; first < all.scan.columns; first += kColumns) {
+    DeltaScanBackward part = all;
+    part.scan = columns_of(all.scan, first);
+    part.dout += first;
+    part.dv += first;
+    part.d_state += first;
+    scan_backward_columns(part);
   }
 }
 
 }  // namespace
 
 extern const DeltaKernels delta_table;
-const DeltaKernels delta_table = {{inputs<float>, inputs<BFloat16>},
-                                  {inputs_backward<float>, inputs_backward<BFloat16>},
-                                  scan,
-                                  scan_backward};
+const DeltaKernels delta_table = {scan, scan_backward};
 
 }  // namespace troupe::kernels::TROUPE_ISA
