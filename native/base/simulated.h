@@ -14,7 +14,7 @@
 namespace troupe {
 
 // [Note: simulated memory] A meta tensor has a shape and an allocator, but no memory. On meta tensors the
-// decoder, the head and the optimiser allocate what they do on a CPU (with AVX-512 and AVX512_BF16, so with
+// decoder, the head and the optimiser allocate what they do on a CPU (with AVX2, and AVX512_BF16, so with
 // packed weights), and leave out the arithmetic: a function that would read or write elements returns where
 // it has made its buffers. With CountAllocations around it, such a run says what the real one holds at most,
 // whatever the size of the model.

@@ -236,7 +236,7 @@ bool packs(const at::Tensor& matrix) {
     return !SimulateGpu::active() &&
            (matrix.scalar_type() == at::kFloat || matrix.scalar_type() == at::kBFloat16);
   }
-  static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
+  static const bool fast = kernels::best_isa() >= kernels::Isa::kAvx2;
   if (!fast || !matrix.is_cpu()) return false;
   return matrix.scalar_type() == at::kFloat ||
          (matrix.scalar_type() == at::kBFloat16 && bfloat16_gemm_kernels() != nullptr);
@@ -352,23 +352,31 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
         multiplier.pack_columns(source, begin + r, std::min(multiplier.rows(), count - r), b.rows_, s0, s1,
                                 packed + r * k);
       }
-      for (int64_t r = 0; r < count; r += multiplier.rows()) {
-        for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
-                       [&](int64_t first, int64_t width, int64_t there) {
-                         float* const c = target + (begin + r) * ldc + first;
-                         tile(kernel,
-                              {.steps = k,
-                               .a = packed + r * k,
-                               .b = packed_b + first * steps + s0 * width,
-                               .vectors = width / kGemmLanes,
-                               .c = c,
-                               .ldc = ldc,
-                               .rows = std::min(multiplier.rows(), count - r),
-                               .addend = c,
-                               .addend_ld = ldc},
-                              there);
-                       });
-      }
+      const int64_t rows_at_once = multiplier.rows(), blocks = (count + rows_at_once - 1) / rows_at_once;
+      const int64_t end = std::min(panels, panel + kColBlock);
+      for_each_panel(b.cols_, panel, end, [&](int64_t first, int64_t width, int64_t there) {
+        const Word* const words = packed_b + first * steps + s0 * width;
+        // The next panel comes from memory meanwhile.
+        const Word* const next = packed_b + (first + width) * steps;
+        const int64_t next_width =
+            padded_cols(std::min(kGemmCols, std::max<int64_t>(0, b.cols_ - first - width)));
+        for (int64_t i = 0; i < blocks; ++i) {
+          const int64_t r = i * rows_at_once;
+          float* const c = target + (begin + r) * ldc + first;
+          tile(kernel,
+               {.steps = k,
+                .a = packed + r * k,
+                .b = words,
+                .vectors = width / kGemmLanes,
+                .c = c,
+                .ldc = ldc,
+                .rows = std::min(rows_at_once, count - r),
+                .addend = c,
+                .addend_ld = ldc,
+                .ahead = part_of(next + s0 * next_width, next_width * k, i, blocks)},
+               there);
+        }
+      });
     }
   };
   if (parallel) {

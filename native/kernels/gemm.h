@@ -7,7 +7,7 @@
 
 #include "kernels/quantized_matrix.h"
 
-// Matrix products of the decoder and the head on a CPU. On processors with AVX-512 they run here, on operands
+// Matrix products of the decoder and the head on a CPU. On processors with AVX2 they run here, on operands
 // packed for the purpose: a weight is packed once per pass and serves every tile of rows, where a BLAS packs
 // it again in every call. bfloat16 needs the processor's instructions for it (AVX512_BF16, or the matrix
 // units of AMX, which come first), and is summed in float32. Other processors take LibTorch's.

@@ -18,7 +18,7 @@ import { chatTokenizer } from '../unit/agent/chat_world';
 
 // From a model in MXFP4 to a call of a tool, with our own engine: it may say what the grammar allows, and what it says is learnt from.
 /** Where log-probs have the bits of computeLogProb: on a processor whose products are our own. */
-const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
+const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes(' avx2 ');
 
 const dir = mkdtempSync(path.join(tmpdir(), 'troupe-gpt-oss-'));
 let actor: Actor;

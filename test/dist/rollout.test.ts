@@ -11,7 +11,8 @@ import { workersOf } from '../helpers/e2e_process';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
-const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
+/** Where products read the codes of the head. */
+const CODE_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 
 async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
   const actor = await Actor.create({ model, optim: null, numThreads: 1, ...o });
@@ -62,14 +63,14 @@ test('in bfloat16 log-probs are within a bound of those of computeLogProb', asyn
   });
 });
 
-/** The int8 weights of a model in float32, from their definition alone, as a directory; where products are our own, its head's too. */
+/** The int8 weights of a model in float32, from their definition alone, as a directory; where products read codes, its head's too. */
 function writeQuantized(source: string): string {
   const target = mkdtempSync(path.join(tmpdir(), 'quantized-'));
   cpSync(source, target, { recursive: true });
   const file = path.join(target, 'model.safetensors');
   const bytes = readFileSync(file);
   for (const { name, shape, offset, bytes: size } of readHeader(file)) {
-    if (!name.endsWith('_proj.weight') && !(OWN_PRODUCTS && name === 'lm_head.weight')) continue;
+    if (!name.endsWith('_proj.weight') && !(CODE_PRODUCTS && name === 'lm_head.weight')) continue;
     const values = new Float32Array(
       bytes.buffer.slice(bytes.byteOffset + offset, bytes.byteOffset + offset + size),
     );

@@ -6,67 +6,128 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-// One AVX-512 register of lanes; the compiler splits it on lesser processors.
-typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), aligned(4), may_alias));
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 typedef float Value __attribute__((may_alias));
 
-// 8 x 48 accumulators are 24 of AVX-512's 32 registers; three loads of b serve 24 multiply-adds, so that b
-// may stream from the second-level cache. With fewer rows fewer multiply-adds: a decoding step of few
-// sequences is bound by memory, not by rows that are not there. A row's sums are the same in all of them.
-template <int kVectors, int kRows>
-void tile_of(const GemmTile<float>& t) {
-  const Value* a = reinterpret_cast<const Value*>(t.a);
-  const Value* b = reinterpret_cast<const Value*>(t.b);
-  const int64_t a_step = t.a_step;
+// The most rows and vectors whose sums registers hold. Of AVX-512's 32 they are 24: three loads of b serve 24
+// multiply-adds, so that b may stream from the second-level cache. Of 16 they are 12, and a tile of the
+// caller's is several of these. With fewer rows fewer multiply-adds: a decoding step of few sequences is
+// bound by memory, not by rows that are not there. A row's sums are the same in all of them.
+constexpr int kMostRows = kLanes == 16 ? 8 : 4;
+constexpr int most_vectors(int rows) {
+  return kLanes == 16 || rows > 2 ? 3 : 6;
+}
+
+Ahead part_of(const Ahead& all, int64_t i, int64_t parts) {
+  const int64_t first = all.lines * i / parts;
+  return {all.from + first * kLineBytes, all.lines * (i + 1) / parts - first};
+}
+
+// Steps that all rows of a tile take before its further ones: what they read of b comes from the first-level
+// cache but for the first of them. Between them sums wait in memory.
+constexpr int64_t kStepsAtOnce = kLanes == 16 ? int64_t{1} << 40 : 96;
+
+// Part of a tile: rows from `row` on, of which some may not be there, vectors from column `first` on, and
+// steps [step, step + steps).
+struct Part {
+  int64_t row, first, step, steps;
+  Ahead ahead;
+};
+
+template <int kRows, int kVectors>
+void sums_of(const GemmTile<float>& t, const Part& part, Lanes* kept) {
+  const int64_t a_step = t.a_step, width = t.vectors * kGemmLanes;
+  const Value* a = reinterpret_cast<const Value*>(t.a) + part.row * t.a_row + part.step * a_step;
+  const Value* b = reinterpret_cast<const Value*>(t.b) + part.first + part.step * width;
+  const int64_t rows = t.rows - part.row;
+  const auto addend = [&](int64_t r) {
+    return t.addend != nullptr ? t.addend + (part.row + r) * t.addend_ld + part.first : nullptr;
+  };
+  const bool last = part.step + part.steps == t.steps;
   int64_t row_of[kRows];  // the first one in place of those that are not there
-  for (int r = 0; r < kRows; ++r) row_of[r] = r < t.rows ? r * t.a_row : 0;
+  for (int r = 0; r < kRows; ++r) row_of[r] = r < rows ? r * t.a_row : 0;
   Lanes sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = part.step == 0 ? Lanes{} : kept[r * kVectors + v];
   }
   // It comes from memory while the tile multiplies.
-  for (int r = 0; t.addend != nullptr && r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v)
-      __builtin_prefetch(t.addend + (r < t.rows ? r * t.addend_ld : 0) + v * kGemmLanes, 0, 3);
+  for (int r = 0; last && t.addend != nullptr && r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(addend(r < rows ? r : 0) + v * kLanes, 0, 3);
   }
   const auto step = [&]() __attribute__((always_inline)) {
     Lanes row[kVectors];
-#pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
+#pragma GCC unroll 6
+    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Lanes value = a[row_of[r]] - Lanes{};  // a load; + Lanes{} would be an addition
-#pragma GCC unroll 3
+#pragma GCC unroll 6
       for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
     }
     a += a_step;
-    b += kVectors * kGemmLanes;
+    b += width;
   };
-  over_steps(t.steps, t.ahead, step);
+  over_steps(part.steps, part.ahead, step);
+  if (!last) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) kept[r * kVectors + v] = sum[r][v];
+    }
+    return;
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if (r == t.rows) return;
-#pragma GCC unroll 3
+    if (r == rows) return;
+    const float* const added = addend(r);
+    float* const c = t.c + (part.row + r) * t.ldc + part.first;
+#pragma GCC unroll 6
     for (int v = 0; v < kVectors; ++v) {
-      const auto* addend = reinterpret_cast<const Lanes*>(addend_of(t, r, v));
-      *reinterpret_cast<Lanes*>(t.c + r * t.ldc + v * kGemmLanes) =
-          addend != nullptr ? *addend + sum[r][v] : sum[r][v];
+      *reinterpret_cast<Lanes*>(c + v * kLanes) =
+          added != nullptr ? *reinterpret_cast<const Lanes*>(added + v * kLanes) + sum[r][v] : sum[r][v];
     }
   }
 }
 
+template <int kRows, int kVectors = most_vectors(kRows)>
+void vectors_of(const GemmTile<float>& t, const Part& part, int64_t vectors, Lanes* kept) {
+  if constexpr (kVectors > 1) {
+    if (vectors < kVectors) return vectors_of<kRows, kVectors - 1>(t, part, vectors, kept);
+  }
+  sums_of<kRows, kVectors>(t, part, kept);
+}
+
+// kRows: of all parts of the tile but the last, which may have fewer.
 template <int kRows>
-void tile_rows(const GemmTile<float>& t) {
-  if (t.vectors == 3) return tile_of<3, kRows>(t);
-  if (t.vectors == 2) return tile_of<2, kRows>(t);
-  tile_of<1, kRows>(t);
+void rows_of(const GemmTile<float>& t) {
+  constexpr int64_t kMost = most_vectors(kRows);
+  const int64_t vectors = t.vectors * (kGemmLanes / kLanes), cuts = (vectors + kMost - 1) / kMost;
+  const int64_t parts = (t.rows + kRows - 1) / kRows, at_once = parts > 1 ? kStepsAtOnce : t.steps;
+  const int64_t passes = (t.steps + at_once - 1) / at_once, count = cuts * passes * parts;
+  Lanes kept[kGemmRows * kMost];
+  int64_t i = 0;
+  for (int64_t cut = 0; cut < cuts; ++cut) {
+    const int64_t first = vectors * cut / cuts, end = vectors * (cut + 1) / cuts;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t step = t.steps * pass / passes, steps = t.steps * (pass + 1) / passes - step;
+      for (int64_t part = 0; part < parts; ++part, ++i) {
+        vectors_of<kRows>(t, {part * kRows, first * kLanes, step, steps, part_of(t.ahead, i, count)},
+                          end - first, kept + part * kRows * kMost);
+      }
+    }
+  }
 }
 
 void tile(const GemmTile<float>& t) {
-  if (t.rows > 4) return tile_rows<kGemmRows>(t);
-  if (t.rows > 2) return tile_rows<4>(t);
-  if (t.rows > 1) return tile_rows<2>(t);
-  tile_rows<1>(t);
+  if (t.rows > 4) return rows_of<kMostRows>(t);
+  if (t.rows > 2) return rows_of<4>(t);
+  if (t.rows > 1) return rows_of<2>(t);
+  rows_of<1>(t);
 }
 
 typedef uint32_t Half __attribute__((vector_size(32), aligned(2), may_alias));
