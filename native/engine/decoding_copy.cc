@@ -18,8 +18,6 @@ std::unique_ptr<Communicator> neighbours(const EngineOptions& options, Communica
   require(dims.tp == 1 && dims.ep == 1 && options.pipeline.stages == 1, ErrorCode::kInvalidArgument,
           "[rollout] expected tensorParallel 1 of a model that training cuts (tp ", dims.tp, ", pp ",
           options.pipeline.stages, ", ep ", dims.ep, "), since it generates as it trains; got ", tp);
-  require(!options.model.vision, ErrorCode::kInvalidArgument,
-          "[rollout] expected tensorParallel 1 of a model that reads images, got ", tp);
   require(world.size() % tp == 0, ErrorCode::kInvalidArgument,
           "[rollout] expected tensorParallel to divide the ", world.size(), " ranks, got ", tp);
   validate(options.model, DecoderPart{.tp = tp});

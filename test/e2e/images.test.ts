@@ -220,6 +220,20 @@ describe('Qwen3.5', () => {
     expect(json(join(model, 'config.json'))['model_type']).toBe('qwen3_5');
   });
 
+  test('is shown its images by workers that decode together', async () => {
+    const { result, updates } = await train(
+      'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
+      'trainer.n_gpus_per_node=2',
+      `trainer.default_local_dir=${file('together')}`,
+    );
+    expect(updates).toHaveLength(2);
+    const apart = readLines(join(result.runDirectory, 'metrics.jsonl')).flatMap((line) =>
+      typeof line['training/rollout_probs_diff_max'] === 'number' ? [line['training/rollout_probs_diff_max']] : [],
+    );
+    expect(apart).toHaveLength(2);
+    expect(Math.max(...apart)).toBeLessThan(1e-4);
+  });
+
   test('is its language model where they have none, and rows with images are refused then', async () => {
     const text = file('text.jsonl');
     writeJsonLines(
@@ -255,11 +269,6 @@ test('SFT learns it from examples', async () => {
 test.each([
   ['agents', 'actor_rollout_ref.rollout.multi_turn.enable=true', /agents show it text alone/],
   ['a critic', 'algorithm.adv_estimator=gae', /a critic of its family is not there/],
-  [
-    'workers that decode together',
-    'actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=2',
-    /workers that decode together are not there for it/,
-  ],
   [
     'servers',
     'actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.mode=server actor_rollout_ref.rollout.server.addresses=[http://127.0.0.1:9]',

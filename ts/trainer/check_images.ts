@@ -1,7 +1,7 @@
 // What a policy that reads images cannot be trained with: before any worker is started.
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
-import { DECODING_RANKS, decodingRanks, usesServers } from '../config/derived/rollout_place';
+import { usesServers } from '../config/derived/rollout_place';
 import { teachersOf } from '../config/derived/teachers';
 import { ConfigError } from '../errors';
 import { readModelShape } from '../planner/model_shape';
@@ -20,8 +20,6 @@ export function checkImages(config: ResolvedConfig, needs: { critic: boolean; re
       'actor_rollout_ref.rollout.mode',
       'servers are sent token ids alone: expected responses of our own engine',
     );
-  if (decodingRanks(config) > 1)
-    refuse(DECODING_RANKS, 'workers that decode together are not there for it: expected 1');
   if (agentOf(config) !== null)
     refuse('actor_rollout_ref.rollout.agent', 'agents show it text alone: expected none');
   if (needs.critic)

@@ -1,23 +1,16 @@
 // The gated delta rule: the scan over the rows of a sequence, forward and backward.
 #include "kernels/cpu/gated_delta_kernels.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Order __attribute__((vector_size(kLanes * 4)));
 
-// Columns of a state that are worked on at a time, in two registers: wider vectors than the processor's go
-// through memory.
+// Columns of a state that are worked on at a time, in two registers.
 constexpr int64_t kColumns = 2 * kLanes;
 static_assert(kDeltaColumns % kColumns == 0);
 struct Columns {

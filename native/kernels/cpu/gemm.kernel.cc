@@ -1,18 +1,12 @@
 // The float32 tile of gemm.cc, and the transposition that packs operands.
 #define TROUPE_STEPS  // those of the file
 #include "kernels/cpu/gemm_steps.h"
+#include "kernels/cpu/lanes.h"
 
 namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 typedef float Value __attribute__((may_alias));
 
@@ -25,9 +19,11 @@ constexpr int most_vectors(int rows) {
   return kLanes == 16 || rows > 2 ? 3 : 6;
 }
 
-Ahead part_of(const Ahead& all, int64_t i, int64_t parts) {
-  const int64_t first = all.lines * i / parts;
-  return {all.from + first * kLineBytes, all.lines * (i + 1) / parts - first};
+// The next `lines` of what is left to be asked for.
+Ahead take(Ahead& left, int64_t lines) {
+  const Ahead taken{left.from, lines < left.lines ? lines : left.lines};
+  left = {left.from + taken.lines * kLineBytes, left.lines - taken.lines};
+  return taken;
 }
 
 // Steps that all rows of a tile take before its further ones: what they read of b comes from the first-level
@@ -102,23 +98,25 @@ void vectors_of(const GemmTile<float>& t, const Part& part, int64_t vectors, Lan
   sums_of<kRows, kVectors>(t, part, kept);
 }
 
-// kRows: of all parts of the tile but the last, which may have fewer.
+// kRows: of all parts of the tile but the last, which may have fewer. Divisions cost as much as a step or
+// two: none in the loops.
 template <int kRows>
 void rows_of(const GemmTile<float>& t) {
   constexpr int64_t kMost = most_vectors(kRows);
   const int64_t vectors = t.vectors * (kGemmLanes / kLanes), cuts = (vectors + kMost - 1) / kMost;
-  const int64_t parts = (t.rows + kRows - 1) / kRows, at_once = parts > 1 ? kStepsAtOnce : t.steps;
-  const int64_t passes = (t.steps + at_once - 1) / at_once, count = cuts * passes * parts;
+  const int64_t width = (vectors + cuts - 1) / cuts, parts = (t.rows + kRows - 1) / kRows;
+  const int64_t at_once = parts > 1 ? kStepsAtOnce : t.steps;
+  const int64_t count = cuts * parts * (at_once < t.steps ? (t.steps + at_once - 1) / at_once : 1);
+  Ahead ahead = t.ahead;
+  const int64_t lines = ahead.lines > 0 ? (ahead.lines + count - 1) / count : 0;
   Lanes kept[kGemmRows * kMost];
-  int64_t i = 0;
-  for (int64_t cut = 0; cut < cuts; ++cut) {
-    const int64_t first = vectors * cut / cuts, end = vectors * (cut + 1) / cuts;
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      const int64_t step = t.steps * pass / passes, steps = t.steps * (pass + 1) / passes - step;
-      for (int64_t part = 0; part < parts; ++part, ++i) {
-        vectors_of<kRows>(t, {part * kRows, first * kLanes, step, steps, part_of(t.ahead, i, count)},
-                          end - first, kept + part * kRows * kMost);
-      }
+  for (int64_t first = 0; first < vectors; first += width) {
+    const int64_t there = vectors - first < width ? vectors - first : width;
+    for (int64_t step = 0; step < t.steps; step += at_once) {
+      const int64_t steps = t.steps - step < at_once ? t.steps - step : at_once;
+      for (int64_t row = 0; row < t.rows; row += kRows)
+        vectors_of<kRows>(t, {row, first * kLanes, step, steps, take(ahead, lines)}, there,
+                          kept + row * kMost);
     }
   }
 }

@@ -1,4 +1,5 @@
 // The tiles of the two products: as many rows and vectors as fit into registers.
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/paged_attention_kernels.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -6,16 +7,7 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-constexpr int kSums = 16;  // of 32 registers
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-constexpr int kSums = 8;
-#else
-constexpr int kLanes = 4;
-constexpr int kSums = 8;
-#endif
+constexpr int kSums = kLanes == 16 ? 16 : 8;  // of 32 and 16 registers
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef unsigned int Words __attribute__((vector_size(kLanes * 4)));
 typedef unsigned short Halves __attribute__((vector_size(kLanes * 2)));
