@@ -228,7 +228,9 @@ describe('Qwen3.5', () => {
     );
     expect(updates).toHaveLength(2);
     const apart = readLines(join(result.runDirectory, 'metrics.jsonl')).flatMap((line) =>
-      typeof line['training/rollout_probs_diff_max'] === 'number' ? [line['training/rollout_probs_diff_max']] : [],
+      typeof line['training/rollout_probs_diff_max'] === 'number'
+        ? [line['training/rollout_probs_diff_max']]
+        : [],
     );
     expect(apart).toHaveLength(2);
     expect(Math.max(...apart)).toBeLessThan(1e-4);
