@@ -96,6 +96,21 @@ struct Panels {
   int64_t cols = 0, steps = 0;
 };
 
+// What a pass over k reads of one of them.
+struct Panel {
+  int64_t first = 0, there = 0, width = 0;  // columns
+  const Word* words = nullptr;
+  int64_t count = 0;
+};
+
+// Panel i in the pass over up to `depth` steps from s0 on.
+Panel panel_of(const Panels& of, int64_t i, int64_t s0, int64_t depth) {
+  const int64_t first = i * kGemmCols, there = std::min(kGemmCols, of.cols - first);
+  const int64_t width = padded_cols(there);
+  return {first, there, width, of.words + first * of.steps + s0 * width,
+          width * std::min(depth, of.steps - s0)};
+}
+
 // c = a B (+ addend) in passes over `depth` steps of k. `next`: what is multiplied with behind it, or
 // nothing.
 template <typename Out>
@@ -142,19 +157,7 @@ class Product {
   }
 
  private:
-  // A panel's part of one pass.
-  struct Panel {
-    int64_t first = 0, there = 0, width = 0;  // columns
-    const Word* words = nullptr;
-    int64_t count = 0;
-  };
-
-  Panel panel(const Panels& of, int64_t i, int64_t s0) const {
-    const int64_t first = i * kGemmCols, there = std::min(kGemmCols, of.cols - first);
-    const int64_t width = padded_cols(there);
-    return {first, there, width, of.words + first * of.steps + s0 * width,
-            width * std::min(depth_, of.steps - s0)};
-  }
+  Panel panel(const Panels& of, int64_t i, int64_t s0) const { return panel_of(of, i, s0, depth_); }
   Panel first_panel(const Panels& of, int64_t range) const {
     if (of.cols == 0) return {};
     const int64_t count = num_panels(of.cols), ranges = panel_ranges(count);
@@ -332,11 +335,11 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     const auto block = [&] { words(kRowBlock * std::min(kDepth, steps), a.device()); };
     return parallel ? simulate_threads((rows + kRowBlock - 1) / kRowBlock, block) : block();
   }
-  const int64_t panels = num_panels(b.cols_);
+  const int64_t panels = num_panels(b.cols_), at_once = multiplier.rows();
   const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t col_blocks = (panels + kColBlock - 1) / kColBlock;
   const Source source(a);
-  const Word* packed_b = words_of(b.panels_);
+  const Panels right{words_of(b.panels_), b.cols_, steps};
   const Kernel<float> kernel = multiplier.kernel<float>();
   float* target = out.data_ptr<float>();
   const auto block = [&](int64_t i) {
@@ -348,35 +351,30 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     const Multiplier::Use use(multiplier);
     for (int64_t s0 = 0; s0 < steps; s0 += kDepth) {
       const int64_t s1 = std::min(steps, s0 + kDepth), k = s1 - s0;
-      for (int64_t r = 0; r < count; r += multiplier.rows()) {
-        multiplier.pack_columns(source, begin + r, std::min(multiplier.rows(), count - r), b.rows_, s0, s1,
+      for (int64_t r = 0; r < count; r += at_once) {
+        multiplier.pack_columns(source, begin + r, std::min(at_once, count - r), b.rows_, s0, s1,
                                 packed + r * k);
       }
-      const int64_t rows_at_once = multiplier.rows(), blocks = (count + rows_at_once - 1) / rows_at_once;
-      const int64_t end = std::min(panels, panel + kColBlock);
-      for_each_panel(b.cols_, panel, end, [&](int64_t first, int64_t width, int64_t there) {
-        const Word* const words = packed_b + first * steps + s0 * width;
-        // The next panel comes from memory meanwhile.
-        const Word* const next = packed_b + (first + width) * steps;
-        const int64_t next_width =
-            padded_cols(std::min(kGemmCols, std::max<int64_t>(0, b.cols_ - first - width)));
-        for (int64_t i = 0; i < blocks; ++i) {
-          const int64_t r = i * rows_at_once;
-          float* const c = target + (begin + r) * ldc + first;
+      for (int64_t p = panel; p < std::min(panels, panel + kColBlock); ++p) {
+        const Panel own = panel_of(right, p, s0, kDepth);
+        // Comes from memory meanwhile.
+        const Panel next = p + 1 < panels ? panel_of(right, p + 1, s0, kDepth) : Panel{};
+        for (int64_t r = 0; r < count; r += at_once) {
+          float* const c = target + (begin + r) * ldc + own.first;
           tile(kernel,
                {.steps = k,
                 .a = packed + r * k,
-                .b = words,
-                .vectors = width / kGemmLanes,
+                .b = own.words,
+                .vectors = own.width / kGemmLanes,
                 .c = c,
                 .ldc = ldc,
-                .rows = std::min(rows_at_once, count - r),
+                .rows = std::min(at_once, count - r),
                 .addend = c,
                 .addend_ld = ldc,
-                .ahead = part_of(next + s0 * next_width, next_width * k, i, blocks)},
-               there);
+                .ahead = part_of(next.words, next.count, r / at_once, (count + at_once - 1) / at_once)},
+               own.there);
         }
-      });
+      }
     }
   };
   if (parallel) {

@@ -1,4 +1,4 @@
-import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
@@ -13,12 +13,11 @@ import { answerChat } from '../../ts/serve/openai/chat';
 import { familyOf } from '../../ts/serve/tools/families';
 import { HARMONY_TAGS } from '../../ts/serve/tools/harmony';
 import { HARMONY_TEMPLATE } from '../helpers/harmony_template';
+import { OWN_PRODUCTS } from '../helpers/processor';
 import { maxDifference } from '../helpers/safetensors';
 import { chatTokenizer } from '../unit/agent/chat_world';
 
 // From a model in MXFP4 to a call of a tool, with our own engine: it may say what the grammar allows, and what it says is learnt from.
-/** Where log-probs have the bits of computeLogProb: on a processor whose products are our own. */
-const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes(' avx2 ');
 
 const dir = mkdtempSync(path.join(tmpdir(), 'troupe-gpt-oss-'));
 let actor: Actor;

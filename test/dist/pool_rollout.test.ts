@@ -12,10 +12,11 @@ import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
 import { CONFORMANCE } from '../helpers/conformance';
 import { allGone, listTree } from '../helpers/e2e_process';
 import { BATCH, Workspace } from '../helpers/e2e_workspace';
+import { OWN_PRODUCTS } from '../helpers/processor';
 import { raggedBatch } from '../helpers/sharded';
 
-/** With products of our own, log-probs of a rollout have the bits of computeLogProb. LibTorch's differ by 1.4e-6 here, other weights by 0.08. */
-const ROUNDING = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f') ? 0 : 1e-5;
+/** Between log-probs of a rollout and of computeLogProb: LibTorch's products differ by 1.4e-6 here, other weights by 0.08. */
+const ROUNDING = OWN_PRODUCTS ? 0 : 1e-5;
 
 // Our own engine in workers that do nothing but generate: the numbers of one among the training workers, and the weights of now.
 

@@ -8,11 +8,10 @@ import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { promptsBatch, sampleSeeds } from '../../ts/rollout/sampling';
 import { CONFORMANCE } from '../helpers/conformance';
 import { workersOf } from '../helpers/e2e_process';
+import { CODE_PRODUCTS, OWN_BFLOAT16_PRODUCTS } from '../helpers/processor';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
-/** Where products read the codes of the head. */
-const CODE_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 
 async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
   const actor = await Actor.create({ model, optim: null, numThreads: 1, ...o });
@@ -44,8 +43,7 @@ const tokensOf = (results: readonly RolloutResult[]): number[][] => results.map(
 
 // Products of our own have the same bits in bfloat16, too. Those of LibTorch round a row as its shape has it: 2^-9 of the hidden states in each
 // product of a few layers.
-const CPU = readFileSync('/proc/cpuinfo', 'utf8');
-const BFLOAT16_BOUND = CPU.includes('avx512_bf16') ? 0 : 0.05;
+const BFLOAT16_BOUND = OWN_BFLOAT16_PRODUCTS ? 0 : 0.05;
 
 test('in bfloat16 log-probs are within a bound of those of computeLogProb', async () => {
   await withActor({ dtype: 'bfloat16' }, async (actor) => {

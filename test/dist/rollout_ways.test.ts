@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor, type ActorOptions } from '../../ts/actor/actor';
@@ -10,12 +10,11 @@ import type { RolloutStats } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { CONFORMANCE } from '../helpers/conformance';
 import { modelTensors, writeModel } from '../helpers/e2e_workspace';
+import { OWN_PRODUCTS } from '../helpers/processor';
 
 // What holds whatever else runs, for every model of the conformance tests: greedy and sampled requests have the tokens that they have
 // alone, and the bits of their log-probs, which are those of computeLogProb.
 const MODELS = path.join(CONFORMANCE, 'models');
-/** Where log-probs have the bits of computeLogProb: on a processor whose products are our own. */
-const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes(' avx2 ');
 const PAGE_POSITIONS = 32;
 const REQUESTS = 64;
 const MOST_TOKENS = 26;
@@ -78,7 +77,7 @@ interface Way {
 
 const BITS = { alone: 0, scored: 0 };
 
-/** Where sums are rounded elsewhere: states of linear attention carry that on from token to token. */
+/** Where sums are rounded elsewhere: states of linear attention carry that on from token to token; 7e-5 was seen. */
 const roundedTo = (within: number, { delta }: NativeModelConfig): number =>
   delta === null ? within : 10 * within;
 

@@ -21,8 +21,6 @@ import { raggedBatch, relative } from '../helpers/sharded';
 // test/native/tensor_parallel_test.cc and tensor_parallel_files_test.cc.
 const MODELS = path.join(CONFORMANCE, 'models');
 const { groups, scratch } = layoutWorkers();
-/** Of log-probs: sums of products in two parts end some units in the last place (1e-6 at -10) elsewhere. */
-const ROUNDING = 2e-5;
 
 async function train(actor: Actor) {
   const before = await actor.computeLogProb(batch, { entropy: true });
@@ -42,7 +40,7 @@ test.each<[string, 'two' | 'four', Partial<EngineOptions>]>([
 ])('an actor on %s trains as on one worker', async (_, workers, o) => {
   const expected = await withActor({ group: groups.one }, train);
   const actual = await withActor({ ...o, group: groups[workers] }, train);
-  expect(worst(actual.before.logProbs, expected.before.logProbs)).toBeLessThan(ROUNDING);
+  expect(worst(actual.before.logProbs, expected.before.logProbs)).toBeLessThan(1e-5);
   expect(worst(actual.before.entropy as Float32Array, expected.before.entropy as Float32Array)).toBeLessThan(
     1e-5,
   );
@@ -71,7 +69,7 @@ test.each<['two' | 'four', NonNullable<EngineOptions['parallel']>]>([
     };
     const expected = await withActor({ model, group: groups.one }, (actor) => run(actor, false));
     const actual = await withActor({ model, group: groups[workers], parallel }, (actor) => run(actor, true));
-    expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(ROUNDING);
+    expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(1e-5);
     expect(actual.metrics['actor/ppo_kl']).toBe(0);
     expect(actual.tokens).toEqual(expected.tokens);
     const loss = (metrics: object) => (metrics as Record<string, number>)['actor/loss'] as number;
@@ -88,7 +86,7 @@ test.each<['two' | 'four', NonNullable<EngineOptions['parallel']>]>([
 test('a critic on tp 2 learns as on one worker', async () => {
   const expected = await criticRun({ group: groups.one });
   const actual = await criticRun({ group: groups.two, parallel: { tp: 2, sequenceParallel: true } });
-  expect(worst(actual.before, expected.before)).toBeLessThan(ROUNDING);
+  expect(worst(actual.before, expected.before)).toBeLessThan(1e-5);
   expect(relative(actual.after, expected.after)).toBeLessThan(1e-5);
 });
 
@@ -103,8 +101,8 @@ test.each(readdirSync(MODELS))('%s on tp 2 scores and generates as on one worker
   });
   const expected = await withActor({ model, group: groups.one }, run);
   const actual = await withActor({ model, group: groups.two, parallel: { tp: 2 } }, run);
-  // States of linear attention carry rounding on from token to token.
-  expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(delta === null ? ROUNDING : 2e-4);
+  // Sums in two parts are rounded elsewhere: 1.05e-5 was seen, and 6.8e-5 where states of linear attention carry that on from token to token.
+  expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(delta === null ? 2e-5 : 2e-4);
   expect(actual.samples.get('tokens')).toEqual(expected.samples.get('tokens'));
 });
 
