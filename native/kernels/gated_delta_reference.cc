@@ -130,7 +130,7 @@ at::Tensor scan_backward(const DeltaSpec& spec, const DeltaRows& rows, const at:
     dx.narrow(0, keys, keys).copy_(of_key_heads(dk));
     dx.narrow(0, 2 * keys, dv.numel()).copy_(dv.flatten());
     gradients.beta[r].copy_((d_delta * (heads.v[r] - row.memory)).sum(1));
-    gradients.decay[r].copy_((d_decayed * row.decayed).sum({1, 2}));
+    gradients.decay[r].copy_((d_decayed * row.decayed).sum(at::IntArrayRef{1, 2}));
     d_state = d_decayed * rows.decay[r].view({-1, 1, 1});
   }
   return d_state;
@@ -242,7 +242,7 @@ void gated_norm_backward(const at::Tensor& dout, const at::Tensor& x, const at::
   const at::Tensor heads = x.unflatten(1, by_head), z = wide(gate).unflatten(1, by_head);
   const at::Tensor rstd = at::rsqrt(heads.square().mean(2, true) + eps), normed = heads * rstd;
   const at::Tensor grad = wide(dout).unflatten(1, by_head), scale = wide(weight);
-  at::Tensor(dweight).add_((grad * normed * at::silu(z)).sum({0, 1}));
+  at::Tensor(dweight).add_((grad * normed * at::silu(z)).sum(at::IntArrayRef{0, 1}));
   dgate.copy_((grad * scale * normed * silu_slope(z)).flatten(1));
   const at::Tensor g = grad * scale * at::silu(z);
   dx.copy_((rstd * (g - normed * (g * normed).mean(2, true))).flatten(1));
