@@ -9,6 +9,8 @@ namespace troupe::binding {
 
 namespace {
 
+constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
+
 VisionConfig read_vision(const Field& dto) {
   constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
                                        Activation::kRelu};
@@ -18,7 +20,12 @@ VisionConfig read_vision(const Field& dto) {
   vision.num_heads = dto["numHeads"].integer();
   vision.intermediate_size = dto["intermediateSize"].integer();
   vision.activation = kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu"})];
+  vision.gated_mlp = dto["gatedMlp"].boolean();
+  vision.norm = kNorms[dto["norm"].word({"rms", "layer"})];
   vision.norm_eps = dto["normEps"].number();
+  vision.patch_bias = dto["patchBias"].boolean();
+  vision.window_side = dto["windowSide"].integer();
+  vision.whole_layers = dto["wholeLayers"].integers();
   vision.patch_size = dto["patchSize"].integer();
   vision.temporal_patch_size = dto["temporalPatchSize"].integer();
   vision.merge_size = dto["mergeSize"].integer();
@@ -28,14 +35,13 @@ VisionConfig read_vision(const Field& dto) {
   vision.pixel_mean = dto["pixelMean"].numbers();
   vision.pixel_std = dto["pixelStd"].numbers();
   vision.image_token = dto["imageToken"].integer();
-  vision.rope_sections = dto["ropeSections"].integers();
+  vision.rope_axes = dto["ropeAxes"].integers();
   vision.trained = dto["trained"].boolean();
   return vision;
 }
 
 ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
-  constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
   constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
                                        Activation::kRelu, Activation::kClampedSwiglu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned};

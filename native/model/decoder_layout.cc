@@ -155,9 +155,9 @@ class DecoderLayout {
     const bool trained = !frozen_ && vision.trained;
     const int64_t size = vision.hidden_size, merged = size * vision.merge_size * vision.merge_size;
     group({.name = "vision.patches", .trainable = trained});
-    add_linear("vision.patches", size, vision.patch_values(), true, everywhere(false));
-    add_matrix("vision.positions.weight", vision.position_side * vision.position_side, size,
-               everywhere(false));
+    add_linear("vision.patches", size, vision.patch_values(), vision.patch_bias, everywhere(false));
+    if (const int64_t side = vision.position_side; side > 0)
+      add_matrix("vision.positions.weight", side * side, size, everywhere(false));
     const DecoderPart whole;  // on every rank: images are few rows beside a generation's
     DecoderLayout tower(layers, !trained, whole);
     tower.all_ = std::move(all_);
@@ -166,7 +166,8 @@ class DecoderLayout {
     group({.name = "vision.mergers", .trainable = trained});
     const auto merger = [&](const std::string& name, int64_t normed) {
       add(name + ".norm.weight", {normed}, InitialValue::kOne, everywhere(false));
-      add(name + ".norm.bias", {normed}, InitialValue::kZero, everywhere(false));
+      if (vision.norm == NormKind::kLayer)
+        add(name + ".norm.bias", {normed}, InitialValue::kZero, everywhere(false));
       add_linear(name + ".in", merged, merged, true, everywhere(false));
       add_linear(name + ".out", c_.hidden_size, merged, true, everywhere(false));
     };

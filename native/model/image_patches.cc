@@ -28,6 +28,23 @@ Taps taps(int64_t index, int64_t size, int64_t side) {
   return {{first, std::min(first + 1, side - 1)}, {1 - beyond, beyond}};
 }
 
+// The tokens of an image in the order of its windows: squares of `side` tokens from the upper left corner on,
+// those at the lower and right edges smaller, row by row, and so the tokens in each. windows: takes how many
+// tokens each has. side 0: one window is all of the image.
+std::vector<int64_t> in_windows(int64_t height, int64_t width, int64_t side, std::vector<int64_t>& windows) {
+  std::vector<int64_t> tokens;
+  const int64_t tall = side > 0 ? side : height, wide = side > 0 ? side : width;
+  for (int64_t top = 0; top < height; top += tall) {
+    for (int64_t left = 0; left < width; left += wide) {
+      const int64_t bottom = std::min(top + tall, height), right = std::min(left + wide, width);
+      for (int64_t row = top; row < bottom; ++row)
+        for (int64_t column = left; column < right; ++column) tokens.push_back(row * width + column);
+      windows.push_back((bottom - top) * (right - left));
+    }
+  }
+  return tokens;
+}
+
 }  // namespace
 
 ImageTokens image_tokens(const VisionConfig& config) {
@@ -40,15 +57,27 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
   ImagePatches all;
   int64_t rows = 0;
   std::vector<int64_t> token_rows;
+  std::vector<std::vector<int64_t>> tokens;  // of each image, in the order of its rows
   for (const Image& image : images) {
-    const int64_t count = image.height / patch * (image.width / patch);
+    const int64_t height = image.height / patch / merge, width = image.width / patch / merge;
+    std::vector<int64_t> windows;
+    tokens.push_back(in_windows(height, width, config.window_side, windows));
+    const int64_t first = rows / merged, count = merged * height * width;
     all.segments.push_back({rows, rows + count, -1});
-    for (int64_t token = 0; token < count / merged; ++token) token_rows.push_back(rows / merged + token);
+    int64_t begin = rows;
+    for (const int64_t window : windows) {
+      if (config.window_side > 0) all.windows.push_back({begin, begin + merged * window, -1});
+      begin += merged * window;
+    }
+    token_rows.resize(token_rows.size() + tokens.back().size());
+    int64_t* const of_image = token_rows.data() + token_rows.size() - tokens.back().size();
+    for (size_t i = 0; i < tokens.back().size(); ++i)
+      of_image[tokens.back()[i]] = first + static_cast<int64_t>(i);
     rows += round_up(count, kRowTile);
   }
   all.token_rows = at::tensor(token_rows, at::kLong);
   all.values = at::zeros({rows, config.patch_values()});
-  for (size_t tap = 0; tap < 4; ++tap) {
+  for (size_t tap = 0; side > 0 && tap < 4; ++tap) {
     all.positions[tap] = at::zeros({rows}, at::kLong);
     all.weights[tap] = at::zeros({rows});
   }
@@ -66,7 +95,7 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
     const int64_t height = image.height / patch, width = image.width / patch;
     const auto* pixels = image.pixels.const_data_ptr<uint8_t>();
     parallel_items(all.segments[i].size(), [&](int64_t within) {
-      const int64_t block = within / merged, inside = within % merged;
+      const int64_t block = tokens[i][static_cast<size_t>(within / merged)], inside = within % merged;
       const int64_t row = block / (width / merge) * merge + inside / merge;
       const int64_t column = block % (width / merge) * merge + inside % merge;
       const int64_t at = all.segments[i].begin + within;
@@ -82,11 +111,13 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
         }
         for (int64_t frame = 1; frame < frames; ++frame) std::copy(first, first + area, first + frame * area);
       }
-      const Taps vertical = taps(row, height, side), horizontal = taps(column, width, side);
-      for (size_t tap = 0; tap < 4; ++tap) {
-        const size_t v = tap / 2, h = tap % 2;
-        all.positions[tap].data_ptr<int64_t>()[at] = vertical.place[v] * side + horizontal.place[h];
-        all.weights[tap].data_ptr<float>()[at] = vertical.weight[v] * horizontal.weight[h];
+      if (side > 0) {
+        const Taps vertical = taps(row, height, side), horizontal = taps(column, width, side);
+        for (size_t tap = 0; tap < 4; ++tap) {
+          const size_t v = tap / 2, h = tap % 2;
+          all.positions[tap].data_ptr<int64_t>()[at] = vertical.place[v] * side + horizontal.place[h];
+          all.weights[tap].data_ptr<float>()[at] = vertical.weight[v] * horizontal.weight[h];
+        }
       }
       for (int64_t f = 0; f < axis; ++f) {
         const double frequency = config.rope_inv_freq[static_cast<size_t>(f)];

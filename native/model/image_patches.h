@@ -15,16 +15,18 @@ namespace troupe {
 
 // Rows of patches, one image behind another, each padded with zeros to whole tiles of rows (kRowTile), so
 // that a tile has rows of one image alone. The patches that one token stands for lie together, row by row;
-// tokens in the order of ImageSpan. All on the CPU, T rows.
+// tokens in the order of ImageSpan, or, of a tower with windows, of the windows and within each of them. All
+// on the CPU, T rows.
 struct ImagePatches {
   at::Tensor values;       // [T, channels * frames * patch rows * patch columns] float32, normalised
   ops::Segments segments;  // one for each image, without its padding
+  ops::Segments windows;   // those of each image; none without windows
   // Bilinear interpolation in the square of learned positions, corners on corners: four of them for each row
-  // and their weights, in which what is padded has none.
+  // and their weights, in which what is padded has none. Undefined without learned positions.
   std::array<at::Tensor, 4> positions;  // [T] int64
   std::array<at::Tensor, 4> weights;    // [T] float32
   at::Tensor cos, sin;    // [T, head_dim / 2] float32: the first half by row, the second by column
-  at::Tensor token_rows;  // [tokens] int64: in T / merge_size^2 rows, without padding
+  at::Tensor token_rows;  // [tokens] int64, in the order of ImageSpan: which of T / merge_size^2 rows
 };
 
 ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>& images);

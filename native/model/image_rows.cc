@@ -3,6 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
+
+#include "base/upload.h"
+
 namespace troupe {
 
 void ImageRows::place(const at::Tensor& x) const {
@@ -14,14 +18,19 @@ void ImageRows::add(int64_t layer, const at::Tensor& x) const {
 }
 
 RotaryTable rows_that_turn(const RotaryTable& table, const at::Tensor& positions,
-                           const std::vector<int64_t>& sections) {
+                           const std::vector<int64_t>& axes) {
+  std::array<at::Tensor, 3> own;  // of each axis, the frequencies that turn by it
+  for (size_t axis = 1; axis < own.size(); ++axis) {
+    std::vector<int64_t> frequencies;
+    for (size_t f = 0; f < axes.size(); ++f)
+      if (axes[f] == static_cast<int64_t>(axis)) frequencies.push_back(static_cast<int64_t>(f));
+    own[axis] = upload(at::tensor(frequencies, at::kLong), positions.device());
+  }
   const auto rows_of = [&](const at::Tensor& values) {
     const at::Tensor rows = values.index_select(0, positions[0]);
-    for (const int64_t axis : {1, 2}) {
-      const int64_t count = sections[static_cast<size_t>(axis)];
-      if (count == 0) continue;
-      const auto own = [&](const at::Tensor& t) { return t.slice(1, axis, 3 * count, 3); };
-      own(rows).copy_(own(values.index_select(0, positions[axis])));
+    for (size_t axis = 1; axis < own.size(); ++axis) {
+      const at::Tensor turned = values.index_select(0, positions[static_cast<int64_t>(axis)]);
+      rows.index_copy_(1, own[axis], turned.index_select(1, own[axis]));
     }
     return rows;
   };

@@ -27,10 +27,10 @@ struct ImageRows {
   at::Tensor gradient(const at::Tensor& d) const { return d.index_select(0, rows); }
 };
 
-// Tables of rows that turn by several positions each: row r of the result is made of the rows
-// positions[0..2][r] of `table`, of each the frequencies that VisionConfig::rope_sections gives it. positions
-// [3, n] int32, on the device of the tables.
+// Tables of rows that turn by several positions each: number f of row r of the result is that of row
+// positions[axes[f]][r] of `table` (VisionConfig::rope_axes). positions [3, n] int32, on the device of the
+// tables.
 RotaryTable rows_that_turn(const RotaryTable& table, const at::Tensor& positions,
-                           const std::vector<int64_t>& sections);
+                           const std::vector<int64_t>& axes);
 
 }  // namespace troupe

@@ -64,7 +64,9 @@ void validate_vision(const ModelConfig& c) {
   positive("vision.intermediate_size", v.intermediate_size);
   positive("vision.patch_size", v.patch_size);
   positive("vision.temporal_patch_size", v.temporal_patch_size);
-  positive("vision.position_side", v.position_side);
+  require(v.position_side >= 0 && v.window_side >= 0, ErrorCode::kInvalidModel,
+          "[model] expected vision.position_side and window_side >= 0, got ", v.position_side, " and ",
+          v.window_side);
   // Tiles of rows hold whole tokens.
   require(v.merge_size >= 1 && kRowTile % (v.merge_size * v.merge_size) == 0, ErrorCode::kInvalidModel,
           "[model] expected vision.merge_size whose square divides ", kRowTile, ", got ", v.merge_size);
@@ -82,24 +84,24 @@ void validate_vision(const ModelConfig& c) {
   require(static_cast<int64_t>(v.deepstack_layers.size()) <= c.num_layers, ErrorCode::kInvalidModel,
           "[model] expected at most ", c.num_layers, " vision.deepstack_layers, one for each layer, got ",
           v.deepstack_layers.size());
-  int64_t before = -1;
-  for (const int64_t layer : v.deepstack_layers) {
-    require(layer > before && layer < v.num_layers, ErrorCode::kInvalidModel,
-            "[model] expected vision.deepstack_layers ascending below ", v.num_layers, ", got ", layer);
-    before = layer;
-  }
+  const auto ascending = [&](const std::vector<int64_t>& layers, const char* what) {
+    int64_t before = -1;
+    for (const int64_t layer : layers) {
+      require(layer > before && layer < v.num_layers, ErrorCode::kInvalidModel, "[model] expected vision.",
+              what, " ascending below ", v.num_layers, ", got ", layer);
+      before = layer;
+    }
+  };
+  ascending(v.deepstack_layers, "deepstack_layers");
+  ascending(v.whole_layers, "whole_layers");
   require(v.image_token >= 0 && v.image_token < c.vocab_size, ErrorCode::kInvalidModel,
           "[model] expected vision.image_token below the vocabulary of ", c.vocab_size, ", got ",
           v.image_token);
-  const std::vector<int64_t>& sections = v.rope_sections;
-  const auto frequencies = static_cast<int64_t>(c.rope_inv_freq.size());
-  require(sections.size() == 3 &&
-              std::all_of(sections.begin(), sections.end(), [](int64_t section) { return section >= 0; }) &&
-              sections[0] + sections[1] + sections[2] == frequencies && 3 * sections[1] <= frequencies + 1 &&
-              3 * sections[2] <= frequencies,
-          ErrorCode::kInvalidModel, "[model] expected 3 vision.rope_sections that make up the ", frequencies,
-          " rotary frequencies, the last two at most a third of them each, ", (frequencies + 1) / 3, " and ",
-          frequencies / 3);
+  require(v.rope_axes.size() == c.rope_inv_freq.size() &&
+              std::all_of(v.rope_axes.begin(), v.rope_axes.end(),
+                          [](int64_t axis) { return axis >= 0 && axis < 3; }),
+          ErrorCode::kInvalidModel, "[model] expected one of three vision.rope_axes for each of the ",
+          c.rope_inv_freq.size(), " rotary frequencies, got ", v.rope_axes.size());
   require(c.positions == PositionKind::kRope && c.second_rope_layers.empty() && !c.latent &&
               c.head == HeadKind::kLm,
           ErrorCode::kInvalidModel,
@@ -116,12 +118,12 @@ ModelConfig vision_layers(const VisionConfig& vision) {
   layers.num_heads = layers.num_kv_heads = vision.num_heads;
   layers.head_dim = vision.head_dim();
   layers.intermediate_size = vision.intermediate_size;
-  layers.norm = NormKind::kLayer;
+  layers.norm = vision.norm;
   layers.norm_eps = vision.norm_eps;
   layers.attention_scale = 1 / std::sqrt(static_cast<double>(vision.head_dim()));
   layers.sliding_windows.assign(static_cast<size_t>(vision.num_layers), 0);
   layers.qkv_bias = layers.output_bias = layers.mlp_bias = true;
-  layers.gated_mlp = false;
+  layers.gated_mlp = vision.gated_mlp;
   layers.activation = vision.activation;
   // The first half of a head's pairs turns by the row of a patch, the second by its column.
   layers.rope_inv_freq = vision.rope_inv_freq;

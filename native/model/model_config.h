@@ -1,6 +1,7 @@
 // The shape of a decoder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -57,29 +58,40 @@ struct DeltaConfig {
   int64_t columns() const { return channels() + values() + 2 * value_heads; }
 };
 
-// The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5): model/vision_tower.h.
+// The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5; Qwen2.5-VL, arXiv:2502.13923,
+// section 2.1): model/vision_tower.h.
 struct VisionConfig {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   int64_t num_heads = 0;
   int64_t intermediate_size = 0;
+  bool gated_mlp = false;
   Activation activation = Activation::kGeluTanh;
+  NormKind norm = NormKind::kLayer;
   double norm_eps = 1e-6;
-  int64_t patch_size = 0;             // pixels on a side
-  int64_t temporal_patch_size = 0;    // frames of a patch, of which an image is all
-  int64_t merge_size = 0;             // patches on a side that one token of the decoder stands for
-  int64_t position_side = 0;          // of the square of learned positions
+  int64_t patch_size = 0;           // pixels on a side
+  int64_t temporal_patch_size = 0;  // frames of a patch, of which an image is all
+  bool patch_bias = true;           // of the product that patches go through
+  int64_t merge_size = 0;           // patches on a side that one token of the decoder stands for
+  int64_t position_side = 0;        // of the square of learned positions; 0: there are none
+  int64_t window_side = 0;          // tokens on a side of the squares that attention sees; 0: all of an image
+  std::vector<int64_t> whole_layers;  // with windows: the layers that see all of an image all the same
   std::vector<double> rope_inv_freq;  // [head_dim / 4], by which rows turn, and columns
   // After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ...
   std::vector<int64_t> deepstack_layers;
   std::vector<double> pixel_mean, pixel_std;  // [3] of pixels between 0 and 1, by channel
   int64_t image_token = 0;                    // the token that stands for merge_size^2 patches of an image
-  // Of the frequencies of the decoder's heads, how many turn by the time, the row and the column of a token.
-  // From 3i on, rows and columns have 3i + 1 and 3i + 2 for as long as there are such, and time the rest.
-  std::vector<int64_t> rope_sections;  // [3]
-  bool trained = true;                 // false: as it was loaded
+  // Of each frequency of the decoder's heads, which of a token's positions it turns by: 0 time, 1 row, 2
+  // column.
+  std::vector<int64_t> rope_axes;  // as many as rope_inv_freq of the decoder has
+  bool trained = true;             // false: as it was loaded
 
   int64_t head_dim() const { return hidden_size / num_heads; }
+  // Whether attention of this layer sees windows.
+  bool has_windows(int64_t layer) const {
+    return window_side > 0 &&
+           std::find(whole_layers.begin(), whole_layers.end(), layer) == whole_layers.end();
+  }
   int64_t patch_values() const { return 3 * temporal_patch_size * patch_size * patch_size; }
 };
 

@@ -20,8 +20,8 @@ void Stage::read_images(const PackedTokens& packed, RowContext& rows, StagePass&
   if (images.empty()) return;
   pass.images.rows = upload(at::cat(places), device_);
   pass.image_training = kept != nullptr;
-  rows.rotary.first = rows_that_turn(rows.rotary.first, upload(packed.rotary_positions, device_),
-                                     config_.vision->rope_sections);
+  rows.rotary.first =
+      rows_that_turn(rows.rotary.first, upload(packed.rotary_positions, device_), config_.vision->rope_axes);
   rows.positions = upload(at::arange(packed.tokens.size(0), at::kInt), device_);
 }
 

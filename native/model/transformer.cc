@@ -156,7 +156,7 @@ void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
   if (!rows.defined()) return;
   step_rows_ = upload(at::arange(rows.size(1), at::kInt), device_);
   step_turns_.first =
-      rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_), config_.vision->rope_sections);
+      rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_), config_.vision->rope_axes);
 }
 
 ImageFeatures Transformer::image_features(const std::vector<Image>& images) {

@@ -18,11 +18,13 @@ VisionTower::VisionTower(const ModelConfig& config, const ParameterStore& store,
       dtype_(dtype),
       trained_(store.at("vision.patches.weight").grad.defined()),
       patches_(store, "vision.patches"),
-      positions_(store.at("vision.positions.weight").compute),
-      positions_grad_(store.at("vision.positions.weight").grad),
       merger_(store, config, "vision.merger", /*together=*/false),
       patches_group_(store.at("vision.patches.weight").group),
       mergers_group_(store.at("vision.merger.out.weight").group) {
+  if (config_.position_side > 0) {
+    positions_ = store.at("vision.positions.weight").compute;
+    positions_grad_ = store.at("vision.positions.weight").grad;
+  }
   const ModelConfig layers = vision_layers(config_);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     blocks_.emplace_back(store, layers, layer);
@@ -34,24 +36,32 @@ VisionTower::VisionTower(const ModelConfig& config, const ParameterStore& store,
 
 at::Tensor VisionTower::embed(const ImagePatches& patches, const at::Tensor& values) const {
   const int64_t rows = values.size(0);
-  const at::Tensor positions = at::zeros({rows, config_.hidden_size}, values.options().dtype(at::kFloat));
-  for (size_t tap = 0; tap < patches.positions.size(); ++tap) {
-    const at::Tensor weight = upload(patches.weights[tap], device_).unsqueeze(1);
-    positions.add_(
-        positions_.index_select(0, upload(patches.positions[tap], device_)).to(at::kFloat).mul_(weight));
+  const at::Tensor x = at::empty({rows, config_.hidden_size}, values.options());
+  at::Tensor added;
+  if (positions_.defined()) {
+    const at::Tensor positions = at::zeros({rows, config_.hidden_size}, values.options().dtype(at::kFloat));
+    for (size_t tap = 0; tap < patches.positions.size(); ++tap) {
+      const at::Tensor weight = upload(patches.weights[tap], device_).unsqueeze(1);
+      positions.add_(
+          positions_.index_select(0, upload(patches.positions[tap], device_)).to(at::kFloat).mul_(weight));
+    }
+    added = positions.to(dtype_);
   }
-  const at::Tensor added = positions.to(dtype_);
-  const at::Tensor x = at::empty_like(added);
   const Linear::Packed weight = patches_.pack_forward();
   for_each_row_tile(rows, kRowTile, device_, [&](int64_t begin, int64_t end) {
     const auto of = [&](const at::Tensor& t) { return t.narrow(0, begin, end - begin); };
-    patches_.forward_add(of(values), of(added), of(x), weight);
+    if (added.defined()) {
+      patches_.forward_add(of(values), of(added), of(x), weight);
+    } else {
+      patches_.forward(of(values), of(x), weight);
+    }
   });
   return x;
 }
 
 void VisionTower::embed_backward(const at::Tensor& dx, const VisionPass& pass) const {
   patches_.accumulate_grad(dx, pass.values);
+  if (!positions_.defined()) return;
   const at::Tensor d_positions = dx.to(at::kFloat);
   for (size_t tap = 0; tap < pass.patches.positions.size(); ++tap) {
     ops::add_rows(positions_grad_, upload(pass.patches.positions[tap], device_),
@@ -78,6 +88,8 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
               {{upload(p.patches.cos, device_), upload(p.patches.sin, device_)}, {}},
               kRowTile};
     p.rows.phase = phase;
+    p.windows = p.rows;
+    p.windows.segments = p.patches.windows;
     x = embed(p.patches, p.values);
     p.patches.values.reset();
   }
@@ -91,7 +103,8 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
     if (any) {
       BlockSaved& saved = p.blocks[layer];
       if (training && checkpointing) saved.x = x;
-      x = blocks_[layer].forward(x, p.rows, training && !checkpointing ? &saved : nullptr);
+      x = blocks_[layer].forward(x, p.of(config_, static_cast<int64_t>(layer)),
+                                 training && !checkpointing ? &saved : nullptr);
       const std::vector<int64_t>& after = config_.deepstack_layers;
       if (std::find(after.begin(), after.end(), static_cast<int64_t>(layer)) != after.end())
         stacked.push_back(x);
@@ -118,7 +131,7 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
   std::vector<at::Tensor> d_stacked(deepstack_.size());
   Lease mergers = lease(mergers_group_);
   if (any) {
-    pass.rows.phase = "backward";
+    pass.rows.phase = pass.windows.phase = "backward";
     const auto rows = [&](const at::Tensor& tokens, const MergerSaved& saved) {
       const at::Tensor all = at::zeros({saved.inner.size(0), tokens.size(1)}, tokens.options());
       return all.index_copy_(0, pass.token_rows, tokens);
@@ -136,8 +149,9 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
       const auto found = std::find(after.begin(), after.end(), static_cast<int64_t>(layer));
       if (found != after.end()) dx.add_(d_stacked[static_cast<size_t>(found - after.begin())]);
       BlockSaved& saved = pass.blocks[layer];
-      if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, pass.rows, saved);  // checkpointed
-      dx = blocks_[layer].backward(dx, pass.rows, saved);
+      const RowContext& rows = pass.of(config_, static_cast<int64_t>(layer));
+      if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, rows, saved);  // checkpointed
+      dx = blocks_[layer].backward(dx, rows, saved);
       saved = BlockSaved{};
     }
     block.end();

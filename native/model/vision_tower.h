@@ -25,17 +25,22 @@ struct ImageFeatures {
 // What the backward pass of a tower reads.
 struct VisionPass {
   ImagePatches patches;
-  at::Tensor values;  // [T, patch values] in the compute dtype
-  RowContext rows;
+  at::Tensor values;         // [T, patch values] in the compute dtype
+  RowContext rows, windows;  // of layers that see all of an image, and of those that see windows
   std::vector<BlockSaved> blocks;
+
+  RowContext& of(const VisionConfig& config, int64_t layer) {
+    return config.has_windows(layer) ? windows : rows;
+  }
   MergerSaved merger;
   std::vector<MergerSaved> deepstack;
   at::Tensor token_rows;
 };
 
 // Patch embedding as a product, learned positions, blocks whose rows see all patches of their image, mergers
-// (Qwen3-VL, arXiv:2511.21631, section 2). Images are computed in tiles of their own rows (image_patches.h):
-// on a CPU the features of an image have the same bits whatever else is there.
+// (Qwen3-VL, arXiv:2511.21631, section 2); or without learned positions, and with blocks that see windows
+// (Qwen2.5-VL, arXiv:2502.13923, section 2.1). Images are computed in tiles of their own rows
+// (image_patches.h): on a CPU the features of an image have the same bits whatever else is there.
 class VisionTower {
  public:
   // config: with a tower.
@@ -62,7 +67,7 @@ class VisionTower {
   at::ScalarType dtype_;
   bool trained_;
   Linear patches_;
-  at::Tensor positions_, positions_grad_;  // [side^2, C]
+  at::Tensor positions_, positions_grad_;  // [side^2, C]; undefined without them
   std::vector<Block> blocks_;
   VisionMerger merger_;
   std::vector<VisionMerger> deepstack_;

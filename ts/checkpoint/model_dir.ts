@@ -7,7 +7,7 @@ import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { hasExpertsInOne, isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
-import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
+import { hasOtherParts, publishedName, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
@@ -133,7 +133,7 @@ function inFiles(
 ): ReturnType<typeof tiedTensors> {
   const all = readTensors(dir);
   const own = config.family === 'gpt_oss' ? withPackedTensors(all) : all;
-  const stored = otherParts ? textTensors(own) : own;
+  const stored = otherParts ? textTensors(own) : config.family === 'qwen2_5_vl' ? asPublished(own) : own;
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined
     ? tiedTensors(stored, embedding.hf)
@@ -149,6 +149,9 @@ function textTensors(all: ReadonlyMap<string, StoredTensor>): Map<string, Stored
   }
   return own;
 }
+
+const asPublished = (all: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> =>
+  new Map([...all].map(([hf, tensor]) => [publishedName(hf), tensor]));
 
 /** As if config.json, or what is read of it, said so. Positions that are weights can only be as many as there are. */
 export function withPositions(

@@ -21,7 +21,7 @@ const SHOWN = 12;
  * nothing, INVALID_MODEL for an adapter that does not fit.
  */
 export function planLora(where: string, model: ModelShape, o: ResolvedLoraOptions): Lora {
-  const targets = adapterTargets(model.mapping);
+  const targets = adapterTargets(model.config, model.mapping);
   if (o.adapter !== null) return loadedLora(where, model, targets, o, o.adapter);
   const chosen = chooseTargets(where, targets, o);
   return lora(model, targets, chosen, o.rank as number, o.alpha ?? DEFAULT_ALPHA, []);
@@ -58,7 +58,7 @@ function lora(
   return {
     rank,
     alpha,
-    targetModules: targetNames(model.config, targets, chosen),
+    targetModules: targetNames(model, targets, chosen),
     mapping: adapterMapping(rank, chosen, trainedHead(model)),
     native: {
       rank,

@@ -1,5 +1,6 @@
 import type { NativeLoraOptions, NativeModelConfig, NativeTensorFile } from '../native/bridge';
 import type { TensorMapping } from './tensor_mapping';
+import { moduleName } from './tensor_names';
 
 /** What there is to know of a model before its weights. */
 export interface ModelShape {
@@ -42,11 +43,14 @@ const TARGETED =
  * which keeps the experts of a mixture and their router as bare parameters. The head is none of them, nor is what
  * a tower for images has.
  */
-export function adapterTargets(mapping: readonly TensorMapping[]): AdapterTarget[] {
+export function adapterTargets(
+  config: NativeModelConfig,
+  mapping: readonly TensorMapping[],
+): AdapterTarget[] {
   return mapping
     .filter(({ param, shape }) => TARGETED.test(param) && !param.startsWith('vision.') && shape.length === 2)
     .map(({ hf, param, row, rows, shape, transpose }) => {
-      const module = hf.replace(/\.weight$/, '');
+      const module = moduleName(config, hf).replace(/\.weight$/, '');
       const site = `${param.replace(/\.weight$/, '')}.${leafOf(module)}`;
       return { module, site, param, row, rows, inputs: shape[transpose ? 0 : 1] as number };
     });
@@ -58,20 +62,25 @@ export const matches = (module: string, name: string): boolean =>
 
 /**
  * The shortest list of names that PEFT takes for exactly these modules: last components where every layer of that name carries
- * an adapter, else whole names. Experts have no modules under transformers 5 but had some before: with them, whole names.
+ * an adapter and a tower has none, else whole names. Experts have no modules under transformers 5 but had some before: with them, whole names.
  */
 export function targetNames(
-  config: NativeModelConfig,
+  { config, mapping }: ModelShape,
   targets: readonly AdapterTarget[],
   chosen: readonly AdapterTarget[],
 ): string[] {
   const modules = new Set(chosen.map(({ module }) => module));
-  const partial = targets.filter(({ module }) => !modules.has(module)).map(({ module }) => leafOf(module));
+  const others = [...targets.map(({ module }) => module), ...towerModules(mapping)];
+  const partial = new Set(others.filter((module) => !modules.has(module)).map(leafOf));
   const names = chosen.map(({ module }) =>
-    config.moe !== null || partial.includes(leafOf(module)) ? module : leafOf(module),
+    config.moe !== null || partial.has(leafOf(module)) ? module : leafOf(module),
   );
   return [...new Set(names)].sort();
 }
+
+/** Of a tower for images, which has no adapters. */
+const towerModules = (mapping: readonly TensorMapping[]): string[] =>
+  mapping.flatMap(({ hf, param }) => (param.startsWith('vision.') ? [hf.replace(/\.\w+$/, '')] : []));
 
 const leafOf = (module: string): string => module.slice(module.lastIndexOf('.') + 1);
 

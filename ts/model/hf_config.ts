@@ -2,18 +2,28 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { checkAliases, withoutAliases } from './hf_aliases';
-import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
+import {
+  activation,
+  everyLayer,
+  invalid,
+  ONE_ROPE,
+  qwenWindows,
+  type Raw,
+  rmsDecoder,
+  typedWindows,
+} from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { gptOss } from './hf_gpt_oss';
 import { deepseekV3 } from './hf_latent';
+import { qwen25Vl } from './hf_qwen25_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
 import { qwen3Vl, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
 import { firstIssue } from './issue';
-import { textPart } from './text_part';
+import { textPart, withTextConfig } from './text_part';
 
 export type Head = NativeModelConfig['head'];
 
@@ -35,7 +45,7 @@ export function resolveModelConfig(
   where: string,
   readsImages = false,
 ): ResolvedModel {
-  const config = textPart(asObject(raw, where), readsImages);
+  const config = withTextConfig(textPart(asObject(raw, where), readsImages));
   const type = config.model_type;
   if (!isFamily(type)) {
     throw invalid(
@@ -165,6 +175,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
     case 'gpt_oss':
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
+    case 'qwen2_5_vl':
+      return qwen25Vl(parsed as FamilyConfig<'qwen2_5_vl'>, raw, where);
     case 'qwen3_vl':
       return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
     case 'qwen3_5':
@@ -318,14 +330,6 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
 }
 
 /** Qwen: a window only with use_sliding_window, then on the layers from max_window_layers on unless layer_types says which. */
-function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
-  const window = c.use_sliding_window ? c.sliding_window : null;
-  if (c.layer_types !== null) return typedWindows(c.layer_types, c.num_hidden_layers, window, where);
-  return Array.from({ length: c.num_hidden_layers }, (_, i) =>
-    i >= c.max_window_layers ? (window ?? 0) : 0,
-  );
-}
-
 function checkSizes(c: NativeModelConfig, where: string): void {
   const blocks = c.numLayers * (c.moe?.numExperts ?? 1);
   if (blocks > MODEL_LIMITS.expertBlocks) {

@@ -2,7 +2,7 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import type { DecoderConfig, Family } from './hf_schema';
+import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { type RopeInput, resolveRope } from './rope';
 
 const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
@@ -113,4 +113,13 @@ export function typedWindows(
       throw invalid(where, `layer_types[${i}] is sliding_attention but no sliding_window is in use`);
     return window;
   });
+}
+
+/** Of Qwen 2 and 3: layers from `max_window_layers` on, or those that `layer_types` says. */
+export function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
+  const window = c.use_sliding_window ? c.sliding_window : null;
+  if (c.layer_types !== null) return typedWindows(c.layer_types, c.num_hidden_layers, window, where);
+  return Array.from({ length: c.num_hidden_layers }, (_, i) =>
+    i >= c.max_window_layers ? (window ?? 0) : 0,
+  );
 }

@@ -21,11 +21,13 @@ import {
   gatedDelta,
   plainTower,
   qwen2,
+  qwen25,
   qwen35,
   qwen35Moe,
   qwenWindow,
   sparse,
   tower,
+  windowTower,
 } from './hf_schema_parts';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.24).
@@ -269,6 +271,7 @@ export const schemas = {
     swiglu_alpha: real(1.702),
     swiglu_limit: real(7),
   }),
+  qwen2_5_vl: z.object({ text_config: qwen25, vision_config: windowTower, ...besideTower(151655) }),
   qwen3_vl: z.object({
     text_config: z.object({
       ...decoder,

@@ -160,6 +160,38 @@ export const plainTower = z.object({
     .transform((): number[] => []),
 });
 
+/** Qwen2.5-VL's language model. */
+export const qwen25 = qwen2.extend({
+  vocab_size: int(152064, 'vocabulary'),
+  hidden_size: int(8192, 'width'),
+  intermediate_size: int(29568, 'width'),
+  num_hidden_layers: int(80, 'layers'),
+  num_attention_heads: int(64, 'heads'),
+  num_key_value_heads: maybeNone(8, 'heads'),
+  rms_norm_eps: real(1e-5),
+  max_window_layers: layerIndex.nullish().transform((v) => v ?? 80),
+});
+
+/** And its tower. */
+export const windowTower = z.object({
+  depth: int(32, 'layers'),
+  hidden_size: int(3584, 'width'),
+  hidden_act: text('silu'),
+  intermediate_size: int(3420, 'width'),
+  num_heads: int(16, 'heads'),
+  in_channels: z.literal(3).nullish(),
+  patch_size: int(14, 'headDim'),
+  spatial_merge_size: int(2, 'headDim'),
+  temporal_patch_size: int(2, 'headDim'),
+  window_size: int(112, 'positions'),
+  out_hidden_size: int(3584, 'width'),
+  fullatt_block_indexes: z
+    .array(layerIndex)
+    .nullish()
+    .transform((v) => v ?? [7, 15, 23, 31]),
+  rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
+});
+
 /** What stands beside decoder and tower. */
 export const besideTower = (imageToken: number) => ({
   image_token_id: layerIndex.nullish().transform((v) => v ?? imageToken),

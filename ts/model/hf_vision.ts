@@ -1,15 +1,13 @@
 // Qwen3-VL and Qwen3.5: a decoder of text, and a tower that reads images.
 import { show } from '../base/text';
 import type { NativeModelConfig, NativeVisionConfig } from '../native/bridge';
-import { activation, invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { gatedDelta, gatedDeltaMoe } from './hf_gated_delta';
-import { refusedKey } from './hf_refused';
 import type { FamilyConfig } from './hf_schema';
+import { checkedParts, plainTower, rotarySections, towerLayers } from './hf_tower';
 
 type Config = FamilyConfig<'qwen3_vl'> | FamilyConfig<'qwen3_5'> | FamilyConfig<'qwen3_5_moe'>;
 
-/** Half of all bytes, as Qwen3-VL is published; `loadModelDirectory` puts those of the directory in their place. */
-const HALF = [0.5, 0.5, 0.5];
 /** mrope_section where config.json does not say it: of heads of 128 numbers, and of heads of 256 of which 64 turn. */
 const SECTIONS = [24, 20, 20];
 const SECTIONS_OF_A_QUARTER = [11, 11, 10];
@@ -44,14 +42,6 @@ export function qwen35MoeWithImages(
   return withVision(native, c, [], text, SECTIONS_OF_A_QUARTER, where);
 }
 
-/** The part of the decoder, and where it stands. */
-function checkedParts(raw: Raw, where: string): { text: Raw; inside: string } {
-  const text = raw['text_config'] as Raw;
-  const refused = refusedKey(text) ?? refusedKey(raw['vision_config'] as Raw);
-  if (refused !== null) throw invalid(where, refused);
-  return { text, inside: `${where}: text_config` };
-}
-
 /** A decoder whose head is tied where the whole says so, or where that says nothing, as it says itself. */
 const tied = <C extends { tie_word_embeddings: boolean }>(
   decoder: C,
@@ -79,79 +69,33 @@ function visionOf(
 ): NativeVisionConfig {
   const v = c.vision_config;
   const inside = `${where}: vision_config`;
-  const headDim = v.hidden_size / v.num_heads;
-  if (!Number.isInteger(headDim) || headDim % 4 !== 0)
-    throw invalid(
-      inside,
-      `hidden_size ${v.hidden_size} of ${v.num_heads} num_heads: expected heads whose size divides by 4`,
-    );
   const side = Math.sqrt(v.num_position_embeddings);
   if (!Number.isInteger(side))
     throw invalid(inside, `num_position_embeddings ${v.num_position_embeddings}: expected a square`);
-  if (v.out_hidden_size !== native.hiddenSize)
-    throw invalid(
-      inside,
-      `out_hidden_size ${v.out_hidden_size}: expected the hidden_size ${native.hiddenSize} of text_config`,
-    );
-  if (layers.some((layer, i) => layer >= v.depth || layer <= (layers[i - 1] ?? -1)))
-    throw invalid(
-      inside,
-      `deepstack_visual_indexes ${show(layers)}: expected ascending layers below ${v.depth}`,
-    );
+  const deepstackLayers = towerLayers(layers, v.depth, 'deepstack_visual_indexes', where);
   if (layers.length > native.numLayers)
     throw invalid(
       inside,
       `deepstack_visual_indexes: more than the ${native.numLayers} layers of text_config`,
     );
-  if (c.image_token_id >= native.vocabSize)
-    throw invalid(
-      where,
-      `image_token_id ${c.image_token_id}: expected one below vocab_size ${native.vocabSize}`,
-    );
-  if (v.spatial_merge_size !== 1 && v.spatial_merge_size !== 2)
-    throw invalid(inside, `spatial_merge_size ${v.spatial_merge_size} is not supported; supported: 1, 2`);
-  const act = activation(v.hidden_act, 'hidden_act', inside);
-  if (act === 'clamped_swiglu') throw invalid(inside, `hidden_act ${show(v.hidden_act)} is not supported`);
-  const theta = v.rope_parameters?.rope_theta ?? 10000;
   return {
-    numLayers: v.depth,
-    hiddenSize: v.hidden_size,
-    numHeads: v.num_heads,
-    intermediateSize: v.intermediate_size,
-    activation: act,
-    normEps: 1e-6,
-    patchSize: v.patch_size,
-    temporalPatchSize: v.temporal_patch_size,
-    mergeSize: v.spatial_merge_size,
+    ...plainTower(v, c.image_token_id, native, where),
     positionSide: side,
-    ropeInvFreq: Float64Array.from({ length: headDim / 4 }, (_, i) => theta ** -(i / (headDim / 4))),
-    deepstackLayers: layers,
-    pixelMean: HALF,
-    pixelStd: HALF,
-    imageToken: c.image_token_id,
-    ropeSections: checkedSections(sections, native.ropeInvFreq.length, where),
-    trained: true,
+    deepstackLayers,
+    ropeAxes: axesInTurn(sections, native.ropeInvFreq.length, where),
   };
 }
 
-function checkedSections(sections: unknown, frequencies: number, where: string): number[] {
-  const all = Array.isArray(sections) ? (sections as unknown[]) : [];
-  const counts = all.filter((n): n is number => Number.isInteger(n) && (n as number) >= 0);
-  const [, rows = 0, columns = 0] = counts;
-  const sum = counts.reduce((a, b) => a + b, 0);
-  // Rows have the frequencies 1, 4, ..., and columns 2, 5, ...: of 32 there are 11 and 10.
+/** Rows have the frequencies 1, 4, ..., and columns 2, 5, ..., as many as their sections say; time has the rest. */
+function axesInTurn(sections: unknown, frequencies: number, where: string): number[] {
+  const [, rows, columns] = rotarySections(sections, frequencies, where);
   const [mostRows, mostColumns] = [Math.floor((frequencies + 1) / 3), Math.floor(frequencies / 3)];
-  if (
-    all.length === 3 &&
-    counts.length === 3 &&
-    sum === frequencies &&
-    rows <= mostRows &&
-    columns <= mostColumns
-  )
-    return counts;
-  throw invalid(
-    where,
-    `text_config: mrope_section ${show(sections)}: expected three numbers that make up the ${frequencies} rotary frequencies, ` +
-      `the last two at most a third of them each, ${mostRows} and ${mostColumns}`,
-  );
+  if (rows > mostRows || columns > mostColumns)
+    throw invalid(
+      where,
+      `text_config: mrope_section ${show(sections)}: expected of the ${frequencies} rotary frequencies ` +
+        `at most a third for the last two each, ${mostRows} and ${mostColumns}`,
+    );
+  const own = [0, rows, columns];
+  return Array.from({ length: frequencies }, (_, f) => (f < 3 * (own[f % 3] as number) ? f % 3 : 0));
 }

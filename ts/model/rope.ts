@@ -30,7 +30,8 @@ export interface RopeInput {
 
 type RopeType = 'default' | 'linear' | 'llama3' | 'yarn' | 'longrope';
 
-const TYPES: Readonly<Record<string, RopeType>> = {
+/** Under the names of transformers. */
+export const ROPE_TYPES: Readonly<Record<string, RopeType>> = {
   default: 'default',
   linear: 'linear',
   llama3: 'llama3',
@@ -84,7 +85,7 @@ function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
   const { raw, where } = input;
   const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
   const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
-  const { types = TYPES, defaultTheta = 10000 } = input;
+  const { types = ROPE_TYPES, defaultTheta = 10000 } = input;
   const name = given.rope_type ?? given.type ?? 'default';
   if (Object.values(given).some((v) => typeof v === 'object' && v !== null && !Array.isArray(v))) {
     throw invalid(where, `${key} per layer type is not supported: one set of parameters for all layers is`);

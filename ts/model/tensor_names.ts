@@ -32,7 +32,7 @@ export function tensorMapping(config: NativeModelConfig, expertsInOne = false): 
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else llamaLikeMapping(config, map, expertsInOne);
   headMapping(config, map);
-  if (config.vision !== null) visionMapping(config.vision, config.hiddenSize, map);
+  if (config.vision !== null) visionMapping(config.family, config.vision, config.hiddenSize, map);
   return map.entries;
 }
 
@@ -46,7 +46,17 @@ export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: stri
 }
 
 /** Where the decoder's tensors are, by their names: beside those of a tower. */
-const decoderRoot = (c: NativeModelConfig): string => (c.vision === null ? 'model' : 'model.language_model');
+const decoderRoot = (c: NativeModelConfig): string =>
+  c.vision === null || hasFirstNames(c) ? 'model' : 'model.language_model';
+
+/** Published with the names of classes before transformers 4.52, which are in its files still. */
+const hasFirstNames = (c: NativeModelConfig): boolean => c.family === 'qwen2_5_vl';
+
+/** What the classes of transformers call a tensor of the files. */
+export const moduleName = (c: NativeModelConfig, hf: string): string =>
+  hasFirstNames(c)
+    ? hf.replace(/^model\./, 'model.language_model.').replace(/^visual\./, 'model.visual.')
+    : hf;
 
 function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOne: boolean): void {
   const root = decoderRoot(c);
@@ -312,6 +322,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
   gpt_oss: 'GptOss',
+  qwen2_5_vl: 'Qwen2_5_VL',
   qwen3_vl: 'Qwen3VL',
   qwen3_5: 'Qwen3_5',
   qwen3_5_moe: 'Qwen3_5Moe',

@@ -41,6 +41,19 @@ export function textPart(raw: Raw, readsImages = false): Record<string, unknown>
   return own;
 }
 
+/**
+ * With the keys of the decoder in `text_config`: Qwen2.5-VL is published with them beside `vision_config`, and transformers writes them
+ * there since its version 4.52.
+ */
+export const withTextConfig = (raw: Raw): Raw =>
+  raw['model_type'] !== 'qwen2_5_vl' || isObject(raw['text_config']) ? raw : { ...raw, text_config: raw };
+
+const isObject = (value: unknown): boolean => typeof value === 'object' && value !== null;
+
+/** The published name of a tensor of Qwen2.5-VL, from that or the one that classes of transformers have since 4.52. */
+export const publishedName = (hf: string): string =>
+  hf.replace(/^model\.visual\./, 'visual.').replace(/^model\.language_model\./, 'model.');
+
 /** Gemma 3 with images, and Qwen3.5 where it is not read with its tower. */
 export const hasOtherParts = (raw: Raw, readsImages = false): boolean =>
   textTypeOf(raw['model_type']) !== undefined && !(readsImages && hasOwnTower(raw));

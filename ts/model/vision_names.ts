@@ -1,34 +1,65 @@
 import type { NativeVisionConfig } from '../native/bridge';
 import type { MappingBuilder } from './tensor_mapping';
 
-/** Names of the tower that reads images (Qwen3-VL, Qwen3.5), beside those of its decoder. */
-export function visionMapping(v: NativeVisionConfig, textWidth: number, map: MappingBuilder): void {
-  const root = 'model.visual';
-  const { hiddenSize: width, intermediateSize: inner, patchSize, temporalPatchSize } = v;
-  const both = (hf: string, own: string, rows: number, cols = 0): void => {
-    map.tensor(`${hf}.weight`, `${own}.weight`, rows, cols);
-    map.tensor(`${hf}.bias`, `${own}.bias`, rows);
+/** Names of the tower that reads images, beside those of its decoder. */
+export function visionMapping(
+  family: string,
+  v: NativeVisionConfig,
+  textWidth: number,
+  map: MappingBuilder,
+): void {
+  const first = family === 'qwen2_5_vl';
+  const root = first ? 'visual' : 'model.visual';
+  const { hiddenSize: width, patchSize, temporalPatchSize } = v;
+  const both = bothOf(map);
+  const norm = (hf: string, own: string, size: number): void => {
+    if (v.norm === 'layer') both(hf, own, size);
+    else map.tensor(`${hf}.weight`, `${own}.weight`, size);
   };
   const kernel = [width, 3, temporalPatchSize, patchSize, patchSize];
   map.shaped(`${root}.patch_embed.proj.weight`, 'vision.patches.weight', kernel);
-  map.tensor(`${root}.patch_embed.proj.bias`, 'vision.patches.bias', width);
-  map.tensor(`${root}.pos_embed.weight`, 'vision.positions.weight', v.positionSide ** 2, width);
+  if (v.patchBias) map.tensor(`${root}.patch_embed.proj.bias`, 'vision.patches.bias', width);
+  if (v.positionSide > 0)
+    map.tensor(`${root}.pos_embed.weight`, 'vision.positions.weight', v.positionSide ** 2, width);
   for (let i = 0; i < v.numLayers; i++) {
     const [hf, own] = [`${root}.blocks.${i}`, `vision.layers.${i}`];
-    both(`${hf}.norm1`, `${own}.attn_norm`, width);
+    norm(`${hf}.norm1`, `${own}.attn_norm`, width);
     both(`${hf}.attn.qkv`, `${own}.attn.qkv`, 3 * width, width);
     both(`${hf}.attn.proj`, `${own}.attn.out`, width, width);
-    both(`${hf}.norm2`, `${own}.mlp_norm`, width);
-    both(`${hf}.mlp.linear_fc1`, `${own}.mlp.in`, inner, width);
-    both(`${hf}.mlp.linear_fc2`, `${own}.mlp.out`, width, inner);
+    norm(`${hf}.norm2`, `${own}.mlp_norm`, width);
+    mlpMapping(v, map, `${hf}.mlp`, `${own}.mlp`);
   }
   const merged = width * v.mergeSize ** 2;
-  const merger = (hf: string, own: string, normed: number): void => {
-    both(`${hf}.norm`, `${own}.norm`, normed);
-    both(`${hf}.linear_fc1`, `${own}.in`, merged, merged);
-    both(`${hf}.linear_fc2`, `${own}.out`, textWidth, merged);
+  const [normed, inner, outer] = first ? ['ln_q', 'mlp.0', 'mlp.2'] : ['norm', 'linear_fc1', 'linear_fc2'];
+  const merger = (hf: string, own: string, size: number): void => {
+    norm(`${hf}.${normed}`, `${own}.norm`, size);
+    both(`${hf}.${inner}`, `${own}.in`, merged, merged);
+    both(`${hf}.${outer}`, `${own}.out`, textWidth, merged);
   };
   merger(`${root}.merger`, 'vision.merger', width);
   for (const k of v.deepstackLayers.keys())
     merger(`${root}.deepstack_merger_list.${k}`, `vision.deepstack.${k}`, merged);
+}
+
+/** Weight and bias. */
+const bothOf =
+  (map: MappingBuilder) =>
+  (hf: string, own: string, rows: number, cols = 0): void => {
+    map.tensor(`${hf}.weight`, `${own}.weight`, rows, cols);
+    map.tensor(`${hf}.bias`, `${own}.bias`, rows);
+  };
+
+function mlpMapping(v: NativeVisionConfig, map: MappingBuilder, hf: string, own: string): void {
+  const { hiddenSize: width, intermediateSize: inner } = v;
+  const both = bothOf(map);
+  if (!v.gatedMlp) {
+    both(`${hf}.linear_fc1`, `${own}.in`, inner, width);
+    both(`${hf}.linear_fc2`, `${own}.out`, width, inner);
+    return;
+  }
+  const slices = (leaf: string) =>
+    ['gate_proj', 'up_proj'].map((name) => ({ hf: `${hf}.${name}.${leaf}`, rows: inner }));
+  map.fused(`${own}.in.weight`, slices('weight'), width);
+  map.fused(`${own}.in.bias`, slices('bias'));
+  both(`${hf}.down_proj`, `${own}.out`, width, inner);
 }

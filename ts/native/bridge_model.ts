@@ -53,16 +53,24 @@ export interface NativeVisionConfig {
   hiddenSize: number;
   numHeads: number;
   intermediateSize: number;
+  gatedMlp: boolean;
   activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  norm: 'rms' | 'layer';
   normEps: number;
   /** Pixels on a side. */
   patchSize: number;
   /** Frames of a patch, of which an image is all. */
   temporalPatchSize: number;
+  /** Of the product that patches go through. */
+  patchBias: boolean;
   /** Patches on a side that one token stands for. */
   mergeSize: number;
-  /** Of the square of learned positions. */
+  /** Of the square of learned positions; 0: there are none. */
   positionSide: number;
+  /** Tokens on a side of the squares that attention sees; 0: all of an image. */
+  windowSide: number;
+  /** With windows: the layers that see all of an image all the same. */
+  wholeLayers: number[];
   /** [hiddenSize / numHeads / 4] */
   ropeInvFreq: Float64Array;
   /** After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ... */
@@ -72,8 +80,8 @@ export interface NativeVisionConfig {
   pixelStd: number[];
   /** The token that stands for mergeSize^2 patches of an image. */
   imageToken: number;
-  /** [3] of the decoder's rotary frequencies, how many turn by time, row and column. */
-  ropeSections: number[];
+  /** Of each rotary frequency of the decoder, what it turns by: 0 time, 1 row, 2 column. */
+  ropeAxes: number[];
   trained: boolean;
 }
 

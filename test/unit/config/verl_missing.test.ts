@@ -303,7 +303,7 @@ describe('troupe validate', () => {
   };
 
   it.each([
-    ['Qwen/Qwen2.5-VL-7B-Instruct', /needs images \(a vision-language model\)/],
+    ['Qwen/Qwen2-VL-7B-Instruct', /needs images \(a vision-language model\)/],
     ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
     ['Qwen/Qwen3-VL-30B-A3B-Instruct', /needs images/],
@@ -343,6 +343,7 @@ describe('troupe validate', () => {
       asked('google/gemma-3-12b-it', ''),
       asked('Qwen/Qwen3.5-27B'),
       asked('Qwen/Qwen3-VL-8B-Instruct'),
+      asked(towered('qwen2_5_vl')),
       asked(towered('qwen3_vl')),
       asked(towered('qwen3_5')),
       asked(towered('qwen3_5_moe')),
@@ -351,6 +352,7 @@ describe('troupe validate', () => {
   });
 
   it.each([
+    'Qwen/Qwen2.5-VL-7B-Instruct',
     'Qwen/Qwen3-VL-8B-Instruct',
     'google/gemma-1.1-7b-it',
     'google/gemma-3-1b-it',

@@ -110,7 +110,8 @@ test('files of the hub: one tensor for all experts, parts that are no language m
 });
 
 test('adapters: projections of both kinds of attention, none on the convolution', () => {
-  const targets = adapterTargets(tensorMapping(resolve(recorded('qwen3_5'))));
+  const config = resolve(recorded('qwen3_5'));
+  const targets = adapterTargets(config, tensorMapping(config));
   const of = (layer: number) =>
     targets.flatMap(({ module }) =>
       module.startsWith(`model.layers.${layer}.`) ? [module.split('.').at(-1)] : [],

@@ -153,7 +153,7 @@ test('tensors that hold all experts: one in files, a parameter for each expert',
 
 test('adapters are for attention; a token meets the chosen experts', () => {
   const c = resolve(recorded);
-  const targets = adapterTargets(tensorMapping(c)).map(({ module }) => module);
+  const targets = adapterTargets(c, tensorMapping(c)).map(({ module }) => module);
   expect(targets.slice(0, 4)).toEqual(['q', 'k', 'v', 'o'].map((p) => `model.layers.0.self_attn.${p}_proj`));
   expect(targets).toHaveLength(3 * 4);
   const layer = 20 * 8 * 2 * (4 + 2) + 3 * 3 * 20 * 12 + 20 * 6;

@@ -116,7 +116,9 @@ describe('names', () => {
   });
 
   test('adapters on all five matrices of attention', () => {
-    const targets = adapterTargets(mapping).filter((t) => t.module.startsWith('model.layers.0.self_attn.'));
+    const targets = adapterTargets(config, mapping).filter((t) =>
+      t.module.startsWith('model.layers.0.self_attn.'),
+    );
     expect(targets.map((t) => t.module.replace(/^.*\./, ''))).toEqual([
       'q_a_proj',
       'q_b_proj',

@@ -34,7 +34,7 @@ test('what config.json says, and what transformers takes where it says nothing',
     activation: 'gelu_tanh',
     positionSide: 6,
     deepstackLayers: [0, 2],
-    ropeSections: [24, 20, 20],
+    ropeAxes: Array.from({ length: 64 }, (_, f) => (f < 60 ? f % 3 : 0)),
     imageToken: 60,
     trained: true,
   });
@@ -84,7 +84,11 @@ describe('Qwen3.5', () => {
     const [whole, text] = [resolveWhole(of(name)), resolveModelConfig(of(name), 'lm', 'config.json').native];
     expect({ ...whole, vision: null }).toEqual({ ...text, family: name });
     expect(text.family).toBe(`${name}_text`);
-    expect(whole.vision).toMatchObject({ deepstackLayers: [], ropeSections: [3, 3, 2], imageToken: 60 });
+    expect(whole.vision).toMatchObject({
+      deepstackLayers: [],
+      ropeAxes: [0, 1, 2, 0, 1, 2, 0, 1],
+      imageToken: 60,
+    });
   });
 
   test('what transformers takes where config.json says nothing', () => {
@@ -95,7 +99,10 @@ describe('Qwen3.5', () => {
     });
     expect(native).toMatchObject({ vocabSize: 248320, headDim: 256, tiedEmbeddings: false });
     expect(native.ropeInvFreq).toHaveLength(32);
-    expect(vision).toMatchObject({ ropeSections: [11, 11, 10], imageToken: 248056, numLayers: 27 });
+    expect(vision).toMatchObject({ imageToken: 248056, numLayers: 27 });
+    expect([0, 1, 2].map((axis) => vision?.ropeAxes.filter((own) => own === axis).length)).toEqual([
+      11, 11, 10,
+    ]);
   });
 
   test('as it is published: an empty deepstack, the older name of its experts, a head that is tied in text_config', () => {
@@ -117,7 +124,7 @@ describe('Qwen3.5', () => {
     [
       'text_config',
       { rope_parameters: { partial_rotary_factor: 0.5, mrope_section: [2, 3, 3] } },
-      /mrope_section .* at most a third of them each, 3 and 2/,
+      /mrope_section .* at most a third for the last two each, 3 and 2/,
     ],
     ['text_config', { linear_conv_kernel_dim: 3 }, /text_config: linear_conv_kernel_dim 3/],
   ])('%s with %j is refused', (part, change, message) => {

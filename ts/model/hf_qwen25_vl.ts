@@ -1,0 +1,46 @@
+// Qwen2.5-VL: the decoder of Qwen 2, and a tower whose layers see windows of an image.
+import type { NativeModelConfig } from '../native/bridge';
+import { invalid, qwenWindows, type Raw, rmsDecoder } from './hf_decoder';
+import type { FamilyConfig } from './hf_schema';
+import { checkedParts, plainTower, rotarySections, towerLayers } from './hf_tower';
+import { ROPE_TYPES } from './rope';
+
+/** mrope_section where config.json does not say it. */
+const SECTIONS = [16, 24, 24];
+/** The name under which RoPE with sections is published. */
+const TYPES = { ...ROPE_TYPES, mrope: 'default' } as const;
+
+/** `raw`: with the keys of the decoder in text_config. */
+export function qwen25Vl(c: FamilyConfig<'qwen2_5_vl'>, raw: Raw, where: string): NativeModelConfig {
+  const { text, inside } = checkedParts(raw, where);
+  const decoder = c.text_config;
+  const native: NativeModelConfig = {
+    ...rmsDecoder('qwen2_5_vl', decoder, text, inside, { defaultTheta: 1e6, types: TYPES }),
+    qkvBias: true,
+    slidingWindows: qwenWindows(decoder, inside),
+    // Either of the two keys ties, as in transformers.
+    tiedEmbeddings: c.tie_word_embeddings === true || decoder.tie_word_embeddings,
+  };
+  const v = c.vision_config;
+  const windowSide = Math.floor(v.window_size / v.spatial_merge_size / v.patch_size);
+  if (windowSide < 1)
+    throw invalid(
+      `${where}: vision_config`,
+      `window_size ${v.window_size}: expected at least the ${v.spatial_merge_size * v.patch_size} pixels that a token has on a side`,
+    );
+  const ropes = { ...(text['rope_parameters'] as Raw | null), ...(text['rope_scaling'] as Raw | null) };
+  const sections = rotarySections(ropes['mrope_section'] ?? SECTIONS, native.ropeInvFreq.length, where);
+  return {
+    ...native,
+    vision: {
+      ...plainTower(v, c.image_token_id, native, where),
+      gatedMlp: true,
+      norm: 'rms',
+      patchBias: false,
+      windowSide,
+      wholeLayers: towerLayers(v.fullatt_block_indexes, v.depth, 'fullatt_block_indexes', where),
+      // One section behind another.
+      ropeAxes: sections.flatMap((count, axis) => new Array<number>(count).fill(axis)),
+    },
+  };
+}
