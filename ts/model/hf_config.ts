@@ -11,7 +11,7 @@ import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
-import { qwen3Vl, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
+import { qwen3Vl, qwen3VlMoe, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
 import { firstIssue } from './issue';
 import { textPart } from './text_part';
 
@@ -167,6 +167,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
     case 'qwen3_vl':
       return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
+    case 'qwen3_vl_moe':
+      return qwen3VlMoe(parsed as FamilyConfig<'qwen3_vl_moe'>, raw, where);
     case 'qwen3_5':
       return qwen35WithImages(parsed as FamilyConfig<'qwen3_5'>, raw, where);
     case 'qwen3_5_moe':
