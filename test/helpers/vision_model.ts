@@ -43,7 +43,10 @@ export interface VisionModel {
 export function visionModel(name: VisionName): VisionModel {
   const { sequences, advantages } = read(`${name}.json`) as { sequences: Sequence[]; advantages: number[] };
   return {
-    options: { model: path.join(IMAGES, name), ...(name.startsWith('qwen3_vl') ? {} : { readsImages: true }) },
+    options: {
+      model: path.join(IMAGES, name),
+      ...(name.startsWith('qwen3_vl') ? {} : { readsImages: true }),
+    },
     sequences,
     advantages: Float32Array.from(advantages),
     gradients: () => readSafetensors(path.join(IMAGES, `${name}.gradients.safetensors`)),

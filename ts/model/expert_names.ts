@@ -67,7 +67,8 @@ export function moeMapping(
     for (const [name, leaf, rows, cols] of matrices(c, moe))
       for (let e = 0; e < moe.numExperts; e++) {
         const param = `${own}.moe.experts.${e}.${leaf}.weight`;
-        if (files === 'in_one') map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
+        if (files === 'in_one')
+          map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
         else map.part(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
       }
     return;

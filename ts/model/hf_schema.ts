@@ -15,9 +15,9 @@ import {
 import {
   besideTower,
   decoder,
-  deepTower,
   deepseek,
   deepseekExperts,
+  deepTower,
   expertCount,
   gatedDelta,
   plainTower,

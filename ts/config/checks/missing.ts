@@ -70,7 +70,7 @@ function imagesOfText(config: Tree): MissingFeature | null {
   );
   if (model === undefined || typeof getPath(config, path) !== 'string' || !losesImages(model)) return null;
   const why = `${missing('images of this model')}: of ${model} the language model alone is read`;
-  return { path, message: `${why}; expected no ${path} and rows of text, or a dense Qwen3-VL or Qwen3.5` };
+  return { path, message: `${why}; expected no ${path} and rows of text, or Qwen3-VL or Qwen3.5` };
 }
 
 /** By its config.json, or where there is none by its name. */
@@ -113,7 +113,7 @@ function modelType(file: string): string | null {
 /** Names on the Hugging Face hub of families that are not there; the first that matches says it. Empty: a family that is there. */
 const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/distill-(qwen|llama)/i, ''],
-  [/qwen-?_?3-?_?vl-\d+b(?!-a)/i, ''],
+  [/qwen-?_?3-?_?vl-\d+b/i, ''],
   [
     /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,
     'images (a vision-language model)',
