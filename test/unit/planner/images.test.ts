@@ -45,7 +45,9 @@ test('of a mixture of Qwen3-VL tower and experts are planned, and each tensor of
     moe: { numExperts: 5, topK: 2, normalizeTopK: true, sharedIntermediateSize: 0 },
     moeLayers: [true, false, true],
   });
-  expect(spec.lora?.targetModules).toContain('model.language_model.layers.1.mlp.down_proj');
+  expect(spec.lora?.mapping.map(({ hf }) => hf)).toContain(
+    'base_model.model.model.language_model.layers.1.mlp.down_proj.lora_A.weight',
+  );
   const stored = [...readTensors(path).values()];
   expect(weightFile(spec).size).toBe(stored.reduce((sum, { bytes }) => sum + bytes, 0));
 });
