@@ -15,7 +15,7 @@ const CASES = {
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>
     /video_key=/.test(text) ||
-    (!/qwen-?2\.?5-?vl|qwen-?3-?vl-\d+b(?!-a)|qwen-?3\.5/i.test(model) &&
+    (!/qwen-?2\.?5-?vl|qwen-?3-?vl-\d+b|qwen-?3\.5/i.test(model) &&
       (/image_key=(?!null)|freeze_vision_tower=True|limit_images=\d/.test(text) ||
         /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model))),
   'GPUs of the trainer lent to the rollout': ({ text }) =>
@@ -41,9 +41,7 @@ const CASES = {
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   'distillation from a model that is not there': ({ text }) =>
     /distillation\.enabled=True/.test(text) &&
-    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B(?!-A))|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(
-      text,
-    ),
+    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B)|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
   'another kind of distillation': ({ text }) =>
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   profiler: ({ text }) =>

@@ -34,9 +34,11 @@ async function withActor(o: ActorOptions, work: (actor: Actor) => Promise<void>)
 
 const learning = { optim: { lr: 0.01 } };
 /** Room for some sequences alone. */
+const PAGES = 8 * 3 * 2 * 2 * 16 * 4 * 32;
 const CACHE = {
-  qwen2_5_vl: 8 * 3 * 2 * 2 * 8 * 4 * 32,
-  qwen3_vl: 8 * 3 * 2 * 2 * 16 * 4 * 32,
+  qwen2_5_vl: PAGES / 2,
+  qwen3_vl: PAGES,
+  qwen3_vl_moe: PAGES,
   qwen3_5: 400_000,
   qwen3_5_moe: 200_000,
 };

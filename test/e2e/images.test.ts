@@ -96,6 +96,7 @@ const reward: RewardFunction = ({ response, groundTruth }) => ({
 beforeAll(async () => {
   writeModel(VISION_MODEL, 'model');
   writeModel(visionModel('qwen3_5').options.model, 'qwen3_5');
+  writeModel(visionModel('qwen3_vl_moe').options.model, 'qwen3_vl_moe');
   writeJsonLines(file('train.jsonl'), await rows(48, 0));
   writeJsonLines(file('val.jsonl'), await rows(30, 1000));
   writeJsonLines(file('examples.jsonl'), examples(await rows(48, 2000)));
@@ -256,6 +257,37 @@ describe('Qwen3.5', () => {
     await expect(
       train('actor_rollout_ref.model.read_images=false', `trainer.default_local_dir=${file('refused')}`),
     ).rejects.toThrow(/the model reads text only/);
+  });
+});
+
+test('a mixture of Qwen3-VL is trained with the experts of the rollout, and saved under its published names', async () => {
+  const { result, updates, metrics } = await observeRun(
+    file('grpo.yaml'),
+    [
+      `actor_rollout_ref.model.path=${file('qwen3_vl_moe')}`,
+      'actor_rollout_ref.actor.router_replay.mode=R3',
+      'actor_rollout_ref.rollout.enable_rollout_routing_replay=true',
+      'actor_rollout_ref.actor.router_aux_loss_coef=0.01',
+      'data.val_files=null',
+      'trainer.n_gpus_per_node=2',
+      'trainer.total_training_steps=2',
+      'trainer.save_freq=2',
+      `trainer.default_local_dir=${file('mixture')}`,
+    ],
+    reward,
+  );
+  const { batch } = updates[0] as (typeof updates)[number];
+  // Two layers with experts, of which a token has two each.
+  expect(batch.get('routedExperts').map(({ length }) => length)).toEqual(
+    [...batch.sequenceLens].map((n) => 4 * n),
+  );
+  for (const line of metrics) expect(line['actor/moe/aux_loss']).toBeGreaterThan(0);
+  const stored = (dir: string) => [...readTensors(dir)].map(([hf, { shape }]) => `${hf} [${shape}]`).sort();
+  const saved = join(result.runDirectory, 'final_model');
+  expect(stored(saved)).toEqual(stored(file('qwen3_vl_moe')));
+  expect(JSON.parse(readFileSync(join(saved, 'config.json'), 'utf8'))).toMatchObject({
+    architectures: ['Qwen3VLMoeForConditionalGeneration'],
+    model_type: 'qwen3_vl_moe',
   });
 });
 

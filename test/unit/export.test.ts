@@ -18,6 +18,7 @@ import { findCheckpoint } from '../../ts/export/find_checkpoint';
 import { CheckpointStore } from '../../ts/run/checkpoint_store';
 import { CONFORMANCE } from '../helpers/conformance';
 import { languageModel } from '../helpers/language_model';
+import { writeStraightExperts } from '../helpers/straight_experts';
 import { visionModel } from '../helpers/vision_model';
 
 const MODELS = path.join(CONFORMANCE, 'models');
@@ -110,6 +111,20 @@ test.each(['qwen3_5', 'qwen3_5_moe'] as const)(
     expect(config(at('narrow'))).toMatchObject({ dtype: 'bfloat16', text_config: { dtype: 'bfloat16' } });
   },
 );
+
+test('a mixture of Qwen3-VL comes out as it went in, its experts transposed or not', async () => {
+  const { model: source } = visionModel('qwen3_vl_moe').options;
+  writeStraightExperts(source, at('straight'));
+  const of = (where: string) => tensorsIn(where)['model.language_model.layers.2.mlp.experts.gate_up_proj'];
+  expect([of(source)?.shape, of(at('straight'))?.shape]).toEqual([
+    [5, 32, 24],
+    [5, 24, 32],
+  ]);
+  for (const from of [source, at('straight')]) {
+    await exportCheckpoint(from, at(`out_${path.basename(from)}`));
+    expectSame(at(`out_${path.basename(from)}`), from);
+  }
+});
 
 test('in bfloat16, with a config that says so', async () => {
   const source = model('qwen3_headdim');

@@ -88,6 +88,12 @@ test.each([
     /reads text alone: expected false/,
   ],
   ['Qwen3-VL', VISION_MODEL, 'false', /is read with its tower always: expected true/],
+  [
+    'a mixture of Qwen3-VL',
+    visionModel('qwen3_vl_moe').options.model,
+    'false',
+    /is read with its tower always: expected true/,
+  ],
 ])('%s cannot be read otherwise', async (_, model, value, message) => {
   const asked = [`actor_rollout_ref.model.path=${model}`, `actor_rollout_ref.model.read_images=${value}`];
   await expect(decideImages(config(...asked))).rejects.toThrow(message);

@@ -6,7 +6,7 @@ import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_mapping';
-import { hasExpertsInOne, isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
+import { isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, publishedName, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { markFloats } from './json_floats';
@@ -68,7 +68,7 @@ export function loadModelDirectory(
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
   // A value head without a bias, as sequence classification has it, stays without one.
   if (head === 'value' && !freshHead) config.valueBias &&= stored.has(`${scoreName}.bias`);
-  const mapping = tensorMapping(config, hasExpertsInOne(config, stored));
+  const mapping = tensorMapping(config, stored);
   const { files, found } = planLoad(dir, stored, mapping, {
     optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),
     ignored: (hf) =>

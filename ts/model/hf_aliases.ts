@@ -34,12 +34,12 @@ export function withoutAliases(
   return inner === null ? named : { ...named, text_config: withoutAliases(...inner) };
 }
 
-/** Of a model that is read with its tower, the family and config.json of the language model in it. */
+/** Of a model that is read with its tower, the family in whose names the language model in it is described, and its config.json. */
 function innerPart(
   family: Family,
   { text_config: text }: Readonly<Record<string, unknown>>,
 ): [Family, Record<string, unknown>] | null {
-  const type = textTypeOf(family);
+  const type = family === 'qwen3_vl_moe' ? 'qwen3_moe' : textTypeOf(family);
   return isFamily(type) && typeof text === 'object' && text !== null
     ? [type, text as Record<string, unknown>]
     : null;

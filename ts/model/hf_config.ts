@@ -21,7 +21,7 @@ import { qwen25Vl } from './hf_qwen25_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
-import { qwen3Vl, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
+import { qwen3Vl, qwen3VlMoe, qwen35MoeWithImages, qwen35WithImages } from './hf_vision';
 import { firstIssue } from './issue';
 import { textPart, withTextConfig } from './text_part';
 
@@ -179,6 +179,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return qwen25Vl(parsed as FamilyConfig<'qwen2_5_vl'>, raw, where);
     case 'qwen3_vl':
       return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
+    case 'qwen3_vl_moe':
+      return qwen3VlMoe(parsed as FamilyConfig<'qwen3_vl_moe'>, raw, where);
     case 'qwen3_5':
       return qwen35WithImages(parsed as FamilyConfig<'qwen3_5'>, raw, where);
     case 'qwen3_5_moe':

@@ -17,6 +17,7 @@ import {
   decoder,
   deepseek,
   deepseekExperts,
+  deepTower,
   expertCount,
   gatedDelta,
   plainTower,
@@ -26,7 +27,6 @@ import {
   qwen35Moe,
   qwenWindow,
   sparse,
-  tower,
   windowTower,
 } from './hf_schema_parts';
 
@@ -282,14 +282,29 @@ export const schemas = {
       max_position_embeddings: int(128000, 'positions'),
       attention_bias: bool(false),
     }),
-    vision_config: z.object({
-      ...tower,
-      deepstack_visual_indexes: z
-        .array(layerIndex)
-        .nullish()
-        .transform((v) => v ?? [8, 16, 24]),
-    }),
+    vision_config: deepTower,
     ...besideTower(151655),
+  }),
+  qwen3_vl_moe: z.object({
+    text_config: z.object({
+      ...decoder,
+      vocab_size: int(151936, 'vocabulary'),
+      hidden_size: int(2048, 'width'),
+      intermediate_size: int(5632, 'width'),
+      num_hidden_layers: int(24, 'layers'),
+      num_attention_heads: int(16, 'heads'),
+      num_key_value_heads: maybeNone(16, 'heads'),
+      max_position_embeddings: int(128000, 'positions'),
+      attention_bias: bool(false),
+      ...sparse,
+      moe_intermediate_size: int(1408, 'width'),
+      num_experts_per_tok: int(4, 'expertBlocks'),
+      num_experts: expertCount(60),
+    }),
+    vision_config: deepTower,
+    ...besideTower(151655),
+    // Never as text_config says it.
+    tie_word_embeddings: bool(false),
   }),
   qwen3_5: z.object({ text_config: qwen35, vision_config: plainTower, ...besideTower(248056) }),
   qwen3_5_moe: z.object({ text_config: qwen35Moe, vision_config: plainTower, ...besideTower(248056) }),

@@ -135,7 +135,7 @@ export const qwen35Moe = z.object({
 });
 
 /** The tower that reads images, of Qwen3-VL and Qwen3.5. */
-export const tower = {
+const tower = {
   depth: int(27, 'layers'),
   hidden_size: int(1152, 'width'),
   hidden_act: text('gelu_pytorch_tanh'),
@@ -149,6 +149,15 @@ export const tower = {
   num_position_embeddings: int(2304, 'positions'),
   rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
 };
+
+/** Qwen3-VL's: features from inside it are added behind the first layers of the decoder. */
+export const deepTower = z.object({
+  ...tower,
+  deepstack_visual_indexes: z
+    .array(layerIndex)
+    .nullish()
+    .transform((v) => v ?? [8, 16, 24]),
+});
 
 /** Qwen3.5's: nothing of it is added behind layers of the decoder, though published files name the key. */
 export const plainTower = z.object({

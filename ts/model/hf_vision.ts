@@ -2,11 +2,16 @@
 import { show } from '../base/text';
 import type { NativeModelConfig, NativeVisionConfig } from '../native/bridge';
 import { invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe } from './hf_gated_delta';
-import type { FamilyConfig } from './hf_schema';
+import type { DecoderConfig, FamilyConfig } from './hf_schema';
 import { checkedParts, plainTower, rotarySections, towerLayers } from './hf_tower';
 
-type Config = FamilyConfig<'qwen3_vl'> | FamilyConfig<'qwen3_5'> | FamilyConfig<'qwen3_5_moe'>;
+type Config =
+  | FamilyConfig<'qwen3_vl'>
+  | FamilyConfig<'qwen3_vl_moe'>
+  | FamilyConfig<'qwen3_5'>
+  | FamilyConfig<'qwen3_5_moe'>;
 
 /** mrope_section where config.json does not say it: of heads of 128 numbers, and of heads of 256 of which 64 turn. */
 const SECTIONS = [24, 20, 20];
@@ -14,14 +19,33 @@ const SECTIONS_OF_A_QUARTER = [11, 11, 10];
 
 export function qwen3Vl(c: FamilyConfig<'qwen3_vl'>, raw: Raw, where: string): NativeModelConfig {
   const { text, inside } = checkedParts(raw, where);
+  const native = qwen3Decoder('qwen3_vl', tied(c.text_config, c), text, inside);
+  return withVision(native, c, c.vision_config.deepstack_visual_indexes, text, SECTIONS, where);
+}
+
+/** As Qwen3VLMoeForConditionalGeneration of transformers, whose router divides by the sum of the chosen weights whatever `norm_topk_prob` is. */
+export function qwen3VlMoe(c: FamilyConfig<'qwen3_vl_moe'>, raw: Raw, where: string): NativeModelConfig {
+  const { text, inside } = checkedParts(raw, where);
   const decoder = tied(c.text_config, c);
   const native = {
-    ...rmsDecoder('qwen3_vl', decoder, text, inside, { defaultTheta: 5e5 }),
-    qkNorm: true,
-    qkvBias: decoder.attention_bias,
-    outputBias: decoder.attention_bias,
+    ...qwen3Decoder('qwen3_vl_moe', decoder, text, inside),
+    ...qwenExperts({ ...decoder, norm_topk_prob: true }, 0),
   };
   return withVision(native, c, c.vision_config.deepstack_visual_indexes, text, SECTIONS, where);
+}
+
+function qwen3Decoder(
+  family: 'qwen3_vl' | 'qwen3_vl_moe',
+  c: DecoderConfig & { attention_bias: boolean },
+  text: Raw,
+  inside: string,
+): NativeModelConfig {
+  return {
+    ...rmsDecoder(family, c, text, inside, { defaultTheta: 5e5 }),
+    qkNorm: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+  };
 }
 
 /** As Qwen3_5ForConditionalGeneration of transformers: Qwen3-VL's tower and positions, without deepstack. */

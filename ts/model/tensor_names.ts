@@ -1,10 +1,12 @@
-import type {
-  NativeDeltaConfig,
-  NativeLatentConfig,
-  NativeModelConfig,
-  NativeMoeConfig,
-} from '../native/bridge';
+import type { NativeDeltaConfig, NativeLatentConfig, NativeModelConfig } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
+import {
+  type ExpertFiles,
+  expertFiles,
+  gptOssExpertsMapping,
+  moeMapping,
+  type StoredShapes,
+} from './expert_names';
 import type { Family } from './hf_schema';
 import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
 import { visionMapping } from './vision_names';
@@ -24,25 +26,16 @@ export function fileTensors(mapping: readonly TensorMapping[]): FileTensor[] {
 }
 
 /**
- * Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. `expertsInOne`: a tensor for the
- * matrices of all experts of a layer ({@link hasExpertsInOne}).
+ * Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. Where files may have the same in
+ * several ways, as those in `stored` have it.
  */
-export function tensorMapping(config: NativeModelConfig, expertsInOne = false): TensorMapping[] {
+export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = new Map()): TensorMapping[] {
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
-  else llamaLikeMapping(config, map, expertsInOne);
+  else llamaLikeMapping(config, map, expertFiles(config, decoderRoot(config), stored));
   headMapping(config, map);
   if (config.vision !== null) visionMapping(config.family, config.vision, config.hiddenSize, map);
   return map.entries;
-}
-
-const IN_ONE: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
-
-/** Qwen3.5 is published with all experts of a layer in one tensor; transformers writes its language model with one for each. */
-export function hasExpertsInOne(config: NativeModelConfig, names: { has(hf: string): boolean }): boolean {
-  const layer = config.moeLayers.indexOf(true);
-  const hf = `${decoderRoot(config)}.layers.${layer}.mlp.experts.gate_up_proj`;
-  return IN_ONE.has(config.family) && names.has(hf);
 }
 
 /** Where the decoder's tensors are, by their names: beside those of a tower. */
@@ -58,7 +51,7 @@ export const moduleName = (c: NativeModelConfig, hf: string): string =>
     ? hf.replace(/^model\./, 'model.language_model.').replace(/^visual\./, 'model.visual.')
     : hf;
 
-function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOne: boolean): void {
+function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: ExpertFiles): void {
   const root = decoderRoot(c);
   map.tensor(`${root}.embed_tokens.weight`, 'embed.weight', c.vocabSize, c.hiddenSize);
   for (let i = 0; i < c.numLayers; i++) {
@@ -73,8 +66,8 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, expertsInOn
       map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
     const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
     map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
-    if (c.moe?.biases) fusedExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
-    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own, expertsInOne);
+    if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
+    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, experts);
     else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
     if (c.postNorms)
       map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
@@ -181,86 +174,6 @@ function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, 
   if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
 }
 
-function moeMapping(
-  c: NativeModelConfig,
-  map: MappingBuilder,
-  hf: string,
-  own: string,
-  expertsInOne: boolean,
-): void {
-  const moe = c.moe as NonNullable<NativeModelConfig['moe']>;
-  const mixtral = c.family === 'mixtral';
-  const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
-  const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
-  map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
-  if (moe.correctionBias) {
-    const bias = `${block}.gate.e_score_correction_bias`;
-    map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
-  }
-  const shared = moe.sharedIntermediateSize;
-  if (shared > 0) {
-    const expert = `${block}.shared_expert${moe.sharedGate ? '' : 's'}`;
-    if (moe.sharedGate)
-      map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
-    const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
-    map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
-    map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
-  }
-  if (expertsInOne) {
-    for (const [name, leaf, rows, cols] of [
-      ['gate_up_proj', 'in', 2 * moe.intermediateSize, c.hiddenSize],
-      ['down_proj', 'out', c.hiddenSize, moe.intermediateSize],
-    ] as const)
-      for (let e = 0; e < moe.numExperts; e++)
-        map.matrixOf(
-          `${block}.experts.${name}`,
-          e,
-          moe.numExperts,
-          `${own}.moe.experts.${e}.${leaf}.weight`,
-          rows,
-          cols,
-        );
-    return;
-  }
-  for (let e = 0; e < moe.numExperts; e++) {
-    const expert = `${block}.experts.${e}`;
-    const slices = [
-      { hf: `${expert}.${gate}.weight`, rows: moe.intermediateSize },
-      { hf: `${expert}.${up}.weight`, rows: moe.intermediateSize },
-    ];
-    map.fused(`${own}.moe.experts.${e}.in.weight`, slices, c.hiddenSize);
-    map.tensor(
-      `${expert}.${down}.weight`,
-      `${own}.moe.experts.${e}.out.weight`,
-      c.hiddenSize,
-      moe.intermediateSize,
-    );
-  }
-}
-
-/** gpt-oss: what all experts have in one tensor, transposed, and pairs of gate and up as the parameters have them. */
-function fusedExpertsMapping(
-  c: NativeModelConfig,
-  moe: NativeMoeConfig,
-  map: MappingBuilder,
-  hf: string,
-  own: string,
-): void {
-  const { numExperts, intermediateSize } = moe;
-  map.tensor(`${hf}.router.weight`, `${own}.router.weight`, numExperts, c.hiddenSize);
-  map.tensor(`${hf}.router.bias`, `${own}.router.bias`, numExperts);
-  for (const [name, leaf, rows, cols] of [
-    ['gate_up_proj', 'in', 2 * intermediateSize, c.hiddenSize],
-    ['down_proj', 'out', c.hiddenSize, intermediateSize],
-  ] as const) {
-    const all = `${hf}.experts.${name}`;
-    for (let e = 0; e < numExperts; e++)
-      map.part(all, e, numExperts, `${own}.experts.${e}.${leaf}.weight`, rows, cols);
-    for (let e = 0; e < numExperts; e++)
-      map.part(`${all}_bias`, e, numExperts, `${own}.experts.${e}.${leaf}.bias`, rows);
-  }
-}
-
 function gpt2Mapping(c: NativeModelConfig, map: MappingBuilder): void {
   const H = c.hiddenSize;
   const layerNorm = (hf: string, own: string): void => {
@@ -324,6 +237,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   gpt_oss: 'GptOss',
   qwen2_5_vl: 'Qwen2_5_VL',
   qwen3_vl: 'Qwen3VL',
+  qwen3_vl_moe: 'Qwen3VLMoe',
   qwen3_5: 'Qwen3_5',
   qwen3_5_moe: 'Qwen3_5Moe',
   gpt2: 'GPT2',

@@ -306,7 +306,6 @@ describe('troupe validate', () => {
     ['Qwen/Qwen2-VL-7B-Instruct', /needs images \(a vision-language model\)/],
     ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
-    ['Qwen/Qwen3-VL-30B-A3B-Instruct', /needs images/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
@@ -344,7 +343,9 @@ describe('troupe validate', () => {
       asked('Qwen/Qwen3.5-27B'),
       asked('Qwen/Qwen3-VL-8B-Instruct'),
       asked(towered('qwen2_5_vl')),
+      asked('Qwen/Qwen3-VL-30B-A3B-Instruct'),
       asked(towered('qwen3_vl')),
+      asked(towered('qwen3_vl_moe')),
       asked(towered('qwen3_5')),
       asked(towered('qwen3_5_moe')),
     ])
@@ -354,6 +355,7 @@ describe('troupe validate', () => {
   it.each([
     'Qwen/Qwen2.5-VL-7B-Instruct',
     'Qwen/Qwen3-VL-8B-Instruct',
+    '/data/Qwen3-VL-235B-A22B-Thinking',
     'google/gemma-1.1-7b-it',
     'google/gemma-3-1b-it',
     'microsoft/Phi-4-mini-instruct',

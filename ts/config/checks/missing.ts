@@ -117,7 +117,7 @@ function modelType(file: string): string | null {
 const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/distill-(qwen|llama)/i, ''],
   [/qwen-?_?2[._]5-?_?vl/i, ''],
-  [/qwen-?_?3-?_?vl-\d+b(?!-a)/i, ''],
+  [/qwen-?_?3-?_?vl-\d+b/i, ''],
   [
     /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,
     'images (a vision-language model)',

@@ -1,0 +1,110 @@
+import type { NativeModelConfig, NativeMoeConfig } from '../native/bridge';
+import type { Family } from './hf_schema';
+import type { MappingBuilder } from './tensor_mapping';
+
+// Names of a decoder's experts, with their router and the expert that all tokens share.
+
+/** The tensors of some files, by name. */
+export type StoredShapes = ReadonlyMap<string, { readonly shape: readonly number[] }>;
+
+/** For each expert of a layer tensors of its own, or one of each kind for all of them: as the parameters are, or each transposed. */
+export type ExpertFiles = 'apart' | 'in_one' | 'in_one_transposed';
+
+const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
+
+/**
+ * How files have the experts of a decoder whose tensors are under `root`. Qwen3.5 is published with those of a layer in one tensor;
+ * transformers writes its language model with tensors for each. Qwen3-VL is published with them in one, transposed, and transformers 5 writes
+ * them as they are. One of the two tensors of a layer may be square, so that both are looked at.
+ */
+export function expertFiles(c: NativeModelConfig, root: string, stored: StoredShapes): ExpertFiles {
+  const experts = `${root}.layers.${c.moeLayers.indexOf(true)}.mlp.experts`;
+  if (QWEN35.has(c.family)) return stored.has(`${experts}.gate_up_proj`) ? 'in_one' : 'apart';
+  if (c.family !== 'qwen3_vl_moe') return 'apart';
+  const straight =
+    c.moe !== null &&
+    matrices(c, c.moe).every(([name, , rows, cols]) => {
+      const shape = stored.get(`${experts}.${name}`)?.shape;
+      return shape?.length === 3 && shape[1] === rows && shape[2] === cols;
+    });
+  return straight ? 'in_one' : 'in_one_transposed';
+}
+
+/** Of each expert: name of the tensor for all of them, that of the parameter, rows and columns. */
+const matrices = ({ hiddenSize }: NativeModelConfig, { intermediateSize }: NativeMoeConfig) =>
+  [
+    ['gate_up_proj', 'in', 2 * intermediateSize, hiddenSize],
+    ['down_proj', 'out', hiddenSize, intermediateSize],
+  ] as const;
+
+/** Of layer `hf` of the files, whose parameters are those of layer `own`. */
+export function moeMapping(
+  c: NativeModelConfig,
+  moe: NativeMoeConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+  files: ExpertFiles,
+): void {
+  const mixtral = c.family === 'mixtral';
+  const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
+  const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
+  map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
+  if (moe.correctionBias) {
+    const bias = `${block}.gate.e_score_correction_bias`;
+    map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
+  }
+  const shared = moe.sharedIntermediateSize;
+  if (shared > 0) {
+    const expert = `${block}.shared_expert${moe.sharedGate ? '' : 's'}`;
+    if (moe.sharedGate)
+      map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
+    const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
+    map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
+    map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
+  }
+  if (files !== 'apart') {
+    for (const [name, leaf, rows, cols] of matrices(c, moe))
+      for (let e = 0; e < moe.numExperts; e++) {
+        const param = `${own}.moe.experts.${e}.${leaf}.weight`;
+        if (files === 'in_one')
+          map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
+        else map.part(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
+      }
+    return;
+  }
+  for (let e = 0; e < moe.numExperts; e++) {
+    const expert = `${block}.experts.${e}`;
+    const slices = [
+      { hf: `${expert}.${gate}.weight`, rows: moe.intermediateSize },
+      { hf: `${expert}.${up}.weight`, rows: moe.intermediateSize },
+    ];
+    map.fused(`${own}.moe.experts.${e}.in.weight`, slices, c.hiddenSize);
+    map.tensor(
+      `${expert}.${down}.weight`,
+      `${own}.moe.experts.${e}.out.weight`,
+      c.hiddenSize,
+      moe.intermediateSize,
+    );
+  }
+}
+
+/** gpt-oss: what all experts have in one tensor, transposed, and pairs of gate and up as the parameters have them. */
+export function gptOssExpertsMapping(
+  c: NativeModelConfig,
+  moe: NativeMoeConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { numExperts } = moe;
+  map.tensor(`${hf}.router.weight`, `${own}.router.weight`, numExperts, c.hiddenSize);
+  map.tensor(`${hf}.router.bias`, `${own}.router.bias`, numExperts);
+  for (const [name, leaf, rows, cols] of matrices(c, moe)) {
+    const all = `${hf}.experts.${name}`;
+    for (let e = 0; e < numExperts; e++)
+      map.part(all, e, numExperts, `${own}.experts.${e}.${leaf}.weight`, rows, cols);
+    for (let e = 0; e < numExperts; e++)
+      map.part(`${all}_bias`, e, numExperts, `${own}.experts.${e}.${leaf}.bias`, rows);
+  }
+}
