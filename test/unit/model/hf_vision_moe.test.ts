@@ -62,9 +62,12 @@ test('what transformers takes where config.json says nothing', () => {
     tiedEmbeddings: false,
     moe: { numExperts: 60, topK: 4, intermediateSize: 1408, normalizeTopK: true, sharedIntermediateSize: 0 },
     moeLayers: new Array(24).fill(true),
-    vision: { deepstackLayers: [8, 16, 24], ropeSections: [24, 20, 20], imageToken: 151655 },
+    vision: { deepstackLayers: [8, 16, 24], imageToken: 151655 },
   });
   expect(native.ropeInvFreq[1]).toBeCloseTo(5e5 ** (-1 / 64), 12);
+  expect([0, 1, 2].map((axis) => native.vision?.ropeAxes.filter((own) => own === axis).length)).toEqual([
+    24, 20, 20,
+  ]);
 });
 
 test('weights of the chosen experts are divided by their sum, and heads tied by the whole, whatever text_config says', () => {
