@@ -5,13 +5,13 @@ import { VERL_VERSIONS } from '../config/verl/config_files';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { runSetup } from '../install/setup';
-import { resolveSampling } from '../rollout/sampling';
 import { agentTask, withAgent } from './agent_try';
 import { bench } from './bench';
 import { checkNumbers } from './check_numbers';
 import { doctorTask, withDoctor } from './doctor_command';
 import { exportCommand } from './export';
-import { type GenerateOptions, generate } from './generate';
+import { generate } from './generate';
+import { generateOptions, withSampling } from './generate_options';
 import { hostAgentTask, withHostAgent } from './host_agent';
 import { importVerlCommand } from './import_verl';
 import { type PlanOptions, plan } from './plan';
@@ -265,78 +265,6 @@ const withImport = (y: Argv) =>
 /** Also those after a --, which yargs keeps apart. */
 function overridesOf(args: { overrides: string[]; _: (string | number)[] }): string[] {
   return [...args.overrides, ...args._.slice(1).map(String)];
-}
-
-const withSampling = (y: Argv) =>
-  y
-    .option('model', {
-      type: 'string',
-      demandOption: true,
-      requiresArg: true,
-      describe: 'Hugging Face directory',
-    })
-    .option('prompt', {
-      type: 'string',
-      array: true,
-      nargs: 1,
-      default: [] as string[],
-      defaultDescription: 'none',
-      describe: 'A prompt; may be repeated',
-    })
-    .option('prompts', {
-      type: 'string',
-      requiresArg: true,
-      describe: '.jsonl, .json or .parquet file with prompts',
-    })
-    .option('prompt-key', {
-      type: 'string',
-      default: 'prompt',
-      describe: 'Column of the prompts in that file',
-    })
-    .option('chat', {
-      type: 'boolean',
-      default: false,
-      describe: 'Use the chat template for prompts of plain text',
-    })
-    .option('max-new-tokens', { type: 'number', requiresArg: true, default: 256 })
-    .option('n', { type: 'number', requiresArg: true, default: 1, describe: 'Responses per prompt' })
-    .option('temperature', { type: 'number', requiresArg: true, default: 1, describe: '0: greedy' })
-    .option('top-k', { type: 'number', requiresArg: true, default: -1, describe: '-1: off' })
-    .option('top-p', { type: 'number', requiresArg: true, default: 1, describe: '1: off' })
-    .option('seed', { type: 'number', requiresArg: true, default: 0 })
-    .option('device', { choices: ['cpu', 'cuda'] as const })
-    .option('dtype', { choices: ['float32', 'bfloat16'] as const })
-    .option('json', { type: 'boolean', default: false, describe: 'One JSON object per response' })
-    .check((a) => {
-      if (a.prompt.length > 0 || a.prompts !== undefined) return true;
-      throw new UsageError('generate: expected --prompt TEXT or --prompts FILE');
-    });
-
-/** @throws UsageError naming the option that is out of range */
-function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv']>): GenerateOptions {
-  const { maxNewTokens, n, temperature, topK, topP, seed } = a;
-  const sampling = { maxNewTokens, n, temperature, topK, topP, seed };
-  try {
-    resolveSampling('generate', sampling);
-  } catch (error) {
-    // It names the option of the API: maxNewTokens is --max-new-tokens here.
-    const message = (error as Error).message.replace(
-      /^\[generate\] (\w+)/,
-      (_, name: string) => `generate: --${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`,
-    );
-    throw new UsageError(message);
-  }
-  return {
-    model: a.model,
-    prompt: a.prompt,
-    prompts: a.prompts ?? null,
-    promptKey: a.promptKey,
-    chat: a.chat,
-    json: a.json,
-    device: a.device ?? null,
-    dtype: a.dtype ?? null,
-    sampling,
-  };
 }
 
 const withExport = (y: Argv) =>
