@@ -78,7 +78,7 @@ export function loadModelDirectory(
   const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
     dir,
-    raw: ownHead ? { ...raw, tie_word_embeddings: false } : raw,
+    raw: ownHead ? untied(raw) : raw,
     config,
     mapping,
     ownHead,
@@ -133,25 +133,45 @@ function inFiles(
 ): ReturnType<typeof tiedTensors> {
   const all = readTensors(dir);
   const own = config.family === 'gpt_oss' ? withPackedTensors(all) : all;
-  const stored = otherParts ? textTensors(own) : config.family === 'qwen2_5_vl' ? asPublished(own) : own;
+  const nameOf = otherParts ? textTensorName : config.family === 'qwen2_5_vl' ? publishedName : null;
+  const stored = nameOf === null ? own : renamed(dir, own, nameOf);
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined
     ? tiedTensors(stored, embedding.hf)
     : { stored, own: false };
 }
 
-/** Those of the language model, under the names that they have where it is all there is. */
-function textTensors(all: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> {
+/** Those that have a name in the model that is read, under that one. */
+function renamed(
+  dir: string,
+  all: ReadonlyMap<string, StoredTensor>,
+  nameOf: (hf: string) => string | null,
+): Map<string, StoredTensor> {
   const own = new Map<string, StoredTensor>();
   for (const [hf, tensor] of all) {
-    const name = textTensorName(hf);
-    if (name !== null) own.set(name, tensor);
+    const name = nameOf(hf);
+    if (name === null) continue;
+    const other = own.get(name);
+    if (other !== undefined)
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[model] the tensors ${show(other.name)} and ${show(hf)} of ${dir} are both ${show(name)} of the model: expected one of them`,
+      );
+    own.set(name, tensor);
   }
   return own;
 }
 
-const asPublished = (all: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> =>
-  new Map([...all].map(([hf, tensor]) => [publishedName(hf), tensor]));
+/** Also of the decoder beside a tower, which may say it, too. */
+function untied(raw: Record<string, unknown>): Record<string, unknown> {
+  const text = raw['text_config'];
+  const says = typeof text === 'object' && text !== null && 'tie_word_embeddings' in text;
+  return {
+    ...raw,
+    tie_word_embeddings: false,
+    ...(says ? { text_config: { ...text, tie_word_embeddings: false } } : {}),
+  };
+}
 
 /** As if config.json, or what is read of it, said so. Positions that are weights can only be as many as there are. */
 export function withPositions(

@@ -2,7 +2,7 @@
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, qwenWindows, type Raw, rmsDecoder } from './hf_decoder';
 import type { FamilyConfig } from './hf_schema';
-import { checkedParts, plainTower, rotarySections, towerLayers } from './hf_tower';
+import { checkedParts, plainTower, rotarySections } from './hf_tower';
 import { ROPE_TYPES } from './rope';
 
 /** mrope_section where config.json does not say it. */
@@ -38,7 +38,10 @@ export function qwen25Vl(c: FamilyConfig<'qwen2_5_vl'>, raw: Raw, where: string)
       norm: 'rms',
       patchBias: false,
       windowSide,
-      wholeLayers: towerLayers(v.fullatt_block_indexes, v.depth, 'fullatt_block_indexes', where),
+      // In any order; layers that a cut tower has no more are named in its config.json still.
+      wholeLayers: Array.from({ length: v.depth }, (_, layer) => layer).filter((layer) =>
+        v.fullatt_block_indexes.includes(layer),
+      ),
       // One section behind another.
       ropeAxes: sections.flatMap((count, axis) => new Array<number>(count).fill(axis)),
     },

@@ -23,6 +23,7 @@ export const qwenWindow = {
   // transformers writes 0 where there is no window.
   sliding_window: z
     .number()
+    .int()
     .min(0)
     .nullable()
     .optional()

@@ -91,15 +91,28 @@ test('layers with sliding windows, and YaRN', () => {
 });
 
 test.each([
+  [
+    [2, 0],
+    [0, 2],
+  ],
+  [[1, 7, 15, 23, 31], [1]],
+  [[7], []],
+])('layers %j of a tower of three see all of an image: %j', (fullatt_block_indexes, expected) => {
+  const raw = published();
+  const vision_config = { ...(raw['vision_config'] as Raw), fullatt_block_indexes };
+  expect(resolve({ ...raw, vision_config }).native.vision?.wholeLayers).toEqual(expected);
+});
+
+test.each([
   [{ vision_config: { window_size: 7 } }, /window_size 7: expected at least the 8 pixels that a token has/],
-  [{ vision_config: { fullatt_block_indexes: [1, 0] } }, /fullatt_block_indexes .* ascending layers below 3/],
-  [{ vision_config: { fullatt_block_indexes: [3] } }, /fullatt_block_indexes .* ascending layers below 3/],
+  [{ vision_config: { fullatt_block_indexes: [-1] } }, /fullatt_block_indexes\.0: .* got -1/],
   [{ vision_config: { out_hidden_size: 31 } }, /out_hidden_size 31: expected the hidden_size 32/],
   [{ image_token_id: 64 }, /image_token_id 64: expected one below vocab_size 64/],
   [
     { rope_scaling: { type: 'mrope', mrope_section: [2, 2, 1] } },
     /mrope_section .* three numbers that make up the 4/,
   ],
+  [{ use_sliding_window: true, sliding_window: 1.5, max_window_layers: 0 }, /sliding_window: .* got 1\.5/],
   [{ rope_scaling: { type: 'dynamic', factor: 2 } }, /"dynamic" is not supported; supported: .*, mrope/],
 ])('%j is refused', (change, message) => {
   const raw = published();
@@ -143,6 +156,41 @@ describe('a directory', () => {
     expect(now.files.map(({ tensors: own }) => own.length)).toEqual(
       first.files.map(({ tensors: own }) => own.length),
     );
+  });
+
+  test('may have the names of a class without a head', () => {
+    const bare = path.join(directory, 'bare');
+    cpSync(MODEL, bare, { recursive: true });
+    renameTensors(path.join(bare, 'model.safetensors'), (hf) => hf.replace(/^model\./, 'language_model.'));
+    expect([...loadModelDirectory(bare, 'lm').stored.keys()].sort()).toEqual(
+      [...loadModelDirectory(MODEL, 'lm').stored.keys()].sort(),
+    );
+  });
+
+  test('that has a tensor under both names is refused', () => {
+    const twice = path.join(directory, 'twice');
+    cpSync(MODEL, twice, { recursive: true });
+    // As many numbers.
+    renameTensors(path.join(twice, 'model.safetensors'), (hf) =>
+      hf === 'model.layers.0.post_attention_layernorm.weight' ? 'model.language_model.norm.weight' : hf,
+    );
+    expect(() => loadModelDirectory(twice, 'lm')).toThrow(
+      /"model\.\S*norm\.weight" and "model\.\S*norm\.weight" of .* are both "model\.norm\.weight" of the model/,
+    );
+  });
+
+  test('with a head of its own, which config.json ties in both places, says so in both', () => {
+    const tied = path.join(directory, 'tied');
+    cpSync(MODEL, tied, { recursive: true });
+    const config = nested();
+    const text_config = { ...(config['text_config'] as Raw), tie_word_embeddings: true };
+    writeFileSync(
+      path.join(tied, 'config.json'),
+      JSON.stringify({ ...config, tie_word_embeddings: true, text_config }),
+    );
+    const { raw, ownHead, config: native } = loadModelDirectory(tied, 'lm');
+    expect([ownHead, native.tiedEmbeddings]).toEqual([true, false]);
+    expect(resolve(raw).native.tiedEmbeddings).toBe(false);
   });
 
   test('adapters have the names of modules', () => {
