@@ -105,10 +105,18 @@ test.each(['qwen3_5', 'qwen3_5_moe'] as const)(
     // The dtype of what is written stands wherever config.json has one.
     writeFileSync(
       at('whole', 'config.json'),
-      JSON.stringify({ ...config(source), text_config: { ...config(source).text_config, dtype: 'float32' } }),
+      JSON.stringify({
+        ...config(source),
+        text_config: { ...config(source).text_config, dtype: 'float32' },
+        vision_config: { ...config(source).vision_config, torch_dtype: 'float32' },
+      }),
     );
     await exportCheckpoint(at('whole'), at('narrow'), { dtype: 'bfloat16' });
-    expect(config(at('narrow'))).toMatchObject({ dtype: 'bfloat16', text_config: { dtype: 'bfloat16' } });
+    expect(config(at('narrow'))).toMatchObject({
+      dtype: 'bfloat16',
+      text_config: { dtype: 'bfloat16' },
+      vision_config: { torch_dtype: 'bfloat16' },
+    });
   },
 );
 

@@ -101,7 +101,10 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
     if ('dtype' in config) config.dtype = dtype;
     for (const part of PARTS) {
       const own = config[part];
-      if (typeof own === 'object' && own !== null && 'dtype' in own) config[part] = { ...own, dtype };
+      if (typeof own !== 'object' || own === null) continue;
+      // transformers 4 writes the second one.
+      const said = ['dtype', 'torch_dtype'].filter((key) => key in own);
+      config[part] = { ...own, ...Object.fromEntries(said.map((key) => [key, dtype])) };
     }
   }
   return config;
