@@ -27,7 +27,19 @@ const pixels = z
   .positive()
   .max(2 ** 30);
 const size = z.number().int().positive().max(MODEL_LIMITS.headDim);
-const channels = z.array(z.number()).length(3);
+/** Of pixels between 0 and 255 the core has them in float32. */
+const inFloats = (value: number): boolean => Number.isFinite(Math.fround(255 * value));
+const channels = z.array(z.number().refine(inFloats, 'expected a number that float32 can hold')).length(3);
+const deviations = z
+  .array(
+    z
+      .number()
+      .refine(
+        (value) => inFloats(value) && Math.fround(255 * value) > 0,
+        'expected a number > 0 that float32 can hold',
+      ),
+  )
+  .length(3);
 const schema = z.object({
   size: z.object({ shortest_edge: pixels.nullish(), longest_edge: pixels.nullish() }).nullish(),
   min_pixels: pixels.nullish(),
@@ -35,7 +47,7 @@ const schema = z.object({
   patch_size: size,
   merge_size: size,
   image_mean: channels,
-  image_std: channels,
+  image_std: deviations,
   do_resize: z.literal(true).nullish(),
   do_rescale: z.literal(true).nullish(),
   do_normalize: z.literal(true).nullish(),
@@ -88,12 +100,16 @@ function readAny(dir: string): [string, Record<string, unknown>] {
       'INVALID_MODEL',
       `[model] ${dir} has no preprocessor_config.json: expected one beside the config.json of a model that reads images`,
     );
+  let whole: unknown;
   try {
-    return [file, JSON.parse(readRegularFile(file)) as Record<string, unknown>];
+    whole = JSON.parse(readRegularFile(file));
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
     throw new TroupeError('INVALID_MODEL', `[model] ${file} is not valid JSON: ${reasonOf(cause)}`, {
       cause,
     });
   }
+  if (typeof whole !== 'object' || whole === null)
+    throw new TroupeError('INVALID_MODEL', `[model] ${file}: expected a JSON object`);
+  return [file, whole as Record<string, unknown>];
 }

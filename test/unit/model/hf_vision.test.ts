@@ -160,7 +160,21 @@ describe('the image processor of the directory', () => {
     ['other', { ...processor, patch_size: 8 }, /patches of 8 pixels .* expects 4/],
     ['nearest', { ...processor, resample: 0 }, /preprocessor_config.json: resample/],
     ['limits', { ...processor, size: {} }, /expected size.shortest_edge and size.longest_edge/],
+    ['no_spread', { ...processor, image_std: [0.5, 0, 0.5] }, /image_std.1: expected a number > 0 .* got 0/],
+    [
+      'no_float',
+      { ...processor, image_mean: [0.5, 1e300, 0.5] },
+      /image_mean.1: expected a number that float32/,
+    ],
+    ['text', '0.5', /preprocessor_config.json: expected a JSON object/],
   ])('is refused: %s', (name, content, message) => {
     expect(() => load(name, 'preprocessor_config.json', content)).toThrow(message);
+  });
+
+  test('is refused: null', () => {
+    const dir = path.join(directory, 'null');
+    cpSync(VISION_MODEL, dir, { recursive: true });
+    writeFileSync(path.join(dir, 'preprocessor_config.json'), 'null');
+    expect(() => loadModelDirectory(dir, 'lm')).toThrow(/preprocessor_config.json: expected a JSON object/);
   });
 });
