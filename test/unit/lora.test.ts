@@ -9,6 +9,7 @@ import type { Lora } from '../../ts/model/adapter_sites';
 import { CONFORMANCE } from '../helpers/conformance';
 import { writeSafetensors } from '../helpers/e2e_workspace';
 import { readSafetensors } from '../helpers/safetensors';
+import { visionModel } from '../helpers/vision_model';
 
 // Which modules get adapters, and what an adapter on disk must be.
 const modelOf = (name: string, role: 'actor' | 'critic' = 'actor') =>
@@ -63,6 +64,17 @@ describe('modules', () => {
     ]);
     const sites = lora.native.sites.map(({ name, param, row, rows }) => [name, param, row, rows]);
     expect(sites).toContainEqual(['layers.0.attn.qkv.v_proj', 'layers.0.attn.qkv.weight', 96, 32]);
+  });
+
+  test("verl's pattern for a tower leaves out nothing but a tower, which has no adapters", () => {
+    const asked = { rank: 4, excludeModules: ['.*visual.*'] };
+    const { model } = visionModel('qwen2_5_vl').options;
+    const planned = (o: object) =>
+      planLora('lora', loadModelDirectory(model, 'lm'), resolveLoraOptions('lora', o));
+    expect(modulesOf(planned(asked))).toEqual(modulesOf(planned({ rank: 4 })));
+    expect(() => plan('llama_gqa', asked)).toThrow(
+      /excludeModules: '\.\*visual\.\*' matches no linear layer/,
+    );
   });
 
   test('a critic saves its head beside the adapters', () => {

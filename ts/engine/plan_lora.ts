@@ -15,6 +15,8 @@ import type { ResolvedLoraOptions } from './lora_options';
 
 const DEFAULT_ALPHA = 16;
 const SHOWN = 12;
+/** What verl's scripts leave out of a model that reads images: its tower, which has no adapters here. */
+const TOWER = '.*visual.*';
 
 /**
  * Chooses the modules that get adapters, or reads the adapter to start from. Throws INVALID_ARGUMENT naming a module that matches
@@ -23,7 +25,8 @@ const SHOWN = 12;
 export function planLora(where: string, model: ModelShape, o: ResolvedLoraOptions): Lora {
   const targets = adapterTargets(model.config, model.mapping);
   if (o.adapter !== null) return loadedLora(where, model, targets, o, o.adapter);
-  const chosen = chooseTargets(where, targets, o);
+  const excludeModules = o.excludeModules.filter((name) => model.config.vision === null || name !== TOWER);
+  const chosen = chooseTargets(where, targets, { ...o, excludeModules });
   return lora(model, targets, chosen, o.rank as number, o.alpha ?? DEFAULT_ALPHA, []);
 }
 
