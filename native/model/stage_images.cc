@@ -20,8 +20,7 @@ void Stage::compute_images(const PackedTokens& packed, StagePass& pass) {
   std::vector<Image> images;
   for (const PlacedImage& placed : packed.images) images.push_back(placed.image);
   VisionPass* const kept = pass.training && vision_->trained() ? &pass.vision : nullptr;
-  const ImageFeatures features =
-      vision_->forward(images, kept, pass.checkpointing, "forward", access_);
+  const ImageFeatures features = vision_->forward(images, kept, pass.checkpointing, "forward", access_);
   if (images.empty()) return;
   const int64_t total = packed.tokens.size(0);
   const int64_t begin = exchange_ != nullptr ? exchange_->first_row(total) : 0;
