@@ -159,7 +159,7 @@ class DecoderLayout {
     add_linear("vision.patches", size, vision.patch_values(), true, everywhere(false));
     add_matrix("vision.positions.weight", vision.position_side * vision.position_side, size,
                everywhere(false));
-    const DecoderPart whole;  // on every rank: images are few rows beside those of text
+    const DecoderPart whole;  // on every rank, as Megatron has it
     DecoderLayout tower(layers, !trained, whole);
     tower.all_ = std::move(all_);
     for (int64_t layer = 0; layer < vision.num_layers; ++layer) tower.add_layer(layer);

@@ -1,7 +1,9 @@
+import { cpSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
 import type { EngineOptions } from '../../ts/engine/engine_options';
+import { writeSafetensors } from '../helpers/e2e_workspace';
 import {
   expectCloseMetrics,
   expectContinued,
@@ -68,6 +70,36 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
   ],
   ['adapters on tp 2 x pp 2', ['four', { parallel: { ...SEQUENCE, pp: 2 }, lora: { rank: 2, alpha: 4 } }]],
 ];
+
+/** qwen3_vl with the embeddings as its head, as Qwen3-VL 2B and 4B have it. */
+function tiedModel(): string {
+  const directory = path.join(scratch, 'tied');
+  cpSync(visionModel('qwen3_vl').options.model, directory, { recursive: true });
+  const file = (name: string) => path.join(directory, name);
+  const config = JSON.parse(readFileSync(file('config.json'), 'utf8')) as Record<string, object>;
+  const tied = { tie_word_embeddings: true };
+  writeFileSync(
+    file('config.json'),
+    JSON.stringify({ ...config, ...tied, text_config: { ...config['text_config'], ...tied } }),
+  );
+  const tensors = Object.entries(readSafetensors(file('model.safetensors')))
+    .filter(([name]) => name !== 'lm_head.weight')
+    .map(([name, { shape, data }]) => ({ name, shape, data: data as Float32Array }));
+  writeSafetensors(file('model.safetensors'), tensors);
+  return directory;
+}
+
+test('embeddings that are the head, too, on two stages', async () => {
+  const model = tiedModel();
+  const batch = await batchOf('qwen3_vl');
+  const run = ([workers, o]: On) =>
+    withActor({ ...on('qwen3_vl', [workers, o]), model }, (actor) => train(actor, batch));
+  const expected = await run(['one', {}]);
+  const actual = await run(['two', { parallel: { pp: 2 } }]);
+  expect(actual.before).toEqual(expected.before);
+  expectCloseMetrics(actual.metrics, expected.metrics);
+  expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(2e-5);
+});
 
 describe.each(VISION_NAMES)('%s', (name) => {
   const own = LAYOUTS.filter(([, , names = VISION_NAMES]) => names.includes(name));

@@ -51,8 +51,8 @@ describe('ranks that share the model', () => {
           `actor_rollout_ref.model.path=${visionModel('qwen3_5').options.model}`,
           `actor_rollout_ref.model.read_images=${reads}`,
           `${actor}.use_kl_loss=false`,
-          'data.train_batch_size=8',
-          `${actor}.ppo_mini_batch_size=8`,
+          'data.train_batch_size=64', // prompts of more tokens than the one of images
+          `${actor}.ppo_mini_batch_size=64`,
           'data.max_prompt_length=40',
           'data.max_response_length=20',
         ),
