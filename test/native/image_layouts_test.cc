@@ -32,7 +32,7 @@ ModelConfig model() {
                           .pixel_mean = {0.5, 0.5, 0.5},
                           .pixel_std = {0.5, 0.5, 0.5},
                           .image_token = kImageToken,
-                          .rope_sections = {2, 1, 1}};
+                          .rope_axes = {0, 1, 2, 0}};
   return c;
 }
 
