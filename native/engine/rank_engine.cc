@@ -46,7 +46,7 @@ const EngineOptions& checked(const EngineOptions& options) {
         "[parallel] ranks do not share the rows of a model that reads images: expected cp and ulysses of 1, "
         "got ",
         dims.cp, " and ", options.ulysses);
-    // Its features are there, and go no further.
+    // The tower is in the first part, and what it adds goes no further.
     const int64_t first = pipeline_parts(options.model.num_layers, options.pipeline).front().layers();
     const auto deep = static_cast<int64_t>(options.model.vision->deepstack_layers.size());
     require(first >= deep, ErrorCode::kInvalidArgument,

@@ -19,10 +19,9 @@ const LAYOUTS: readonly TestLayout[] = [
   { layout: 'pp 2', worldSize: 2, parallel: { pp: 2 } },
   { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
 ];
-const layoutsOf = (name: VisionName): readonly TestLayout[] => [
-  ...LAYOUTS.slice(0, TEST_DEVICE === 'cuda' ? 1 : undefined),
-  ...(name === 'qwen3_5_moe' ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
-];
+const EXPERTS = { layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } };
+const layoutsOf = (name: VisionName): readonly TestLayout[] =>
+  [...LAYOUTS, ...(name === 'qwen3_5_moe' ? [EXPERTS] : [])].slice(0, TEST_DEVICE === 'cuda' ? 1 : undefined);
 
 describe.each(VISION_NAMES.flatMap((name) => layoutsOf(name).map((layout) => ({ name, ...layout }))))(
   '$name on $layout',
