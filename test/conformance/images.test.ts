@@ -21,7 +21,7 @@ const LAYOUTS: readonly TestLayout[] = [
 ];
 const EXPERTS = { layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } };
 const layoutsOf = (name: VisionName): readonly TestLayout[] =>
-  [...LAYOUTS, ...(name === 'qwen3_5_moe' ? [EXPERTS] : [])].slice(0, TEST_DEVICE === 'cuda' ? 1 : undefined);
+  [...LAYOUTS, ...(name.endsWith('_moe') ? [EXPERTS] : [])].slice(0, TEST_DEVICE === 'cuda' ? 1 : undefined);
 
 describe.each(VISION_NAMES.flatMap((name) => layoutsOf(name).map((layout) => ({ name, ...layout }))))(
   '$name on $layout',

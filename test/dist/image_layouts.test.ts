@@ -63,7 +63,7 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
     ['four', { parallel: { pp: 2, vpp: 2, sharding: 'full_shard' } }],
     ['qwen3_5'],
   ],
-  ['ep 2 x tp 2, sequence parallel', ['four', { parallel: { ...SEQUENCE, ep: 2 } }], ['qwen3_5_moe']],
+  ['ep 2 x tp 2, sequence parallel', ['four', { parallel: { ...SEQUENCE, ep: 2 } }], ['qwen3_vl_moe', 'qwen3_5_moe']],
   [
     'a frozen tower on tp 2 x pp 2',
     ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, pp: 2 }, freezeVisionTower: true }],
@@ -119,7 +119,7 @@ describe.each(VISION_NAMES)('%s', (name) => {
       one: on(name, ['one', {}]),
       'fsdp 2': on(name, ['two', {}]),
       'tp 2 x pp 2': on(name, ['four', { parallel: { ...SEQUENCE, pp: 2 } }]),
-      ...(name === 'qwen3_5_moe' ? { 'ep 2': on(name, ['two', { parallel: { ep: 2 } }]) } : {}),
+      ...(name.endsWith('_moe') ? { 'ep 2': on(name, ['two', { parallel: { ep: 2 } }]) } : {}),
     };
     await expectContinued(path.join(scratch, name), layouts, undefined, await batchOf(name));
     const tensorsOf = (directory: string) => readSafetensors(path.join(directory, 'model.safetensors'));
