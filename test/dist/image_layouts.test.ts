@@ -63,7 +63,11 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
     ['four', { parallel: { pp: 2, vpp: 2, sharding: 'full_shard' } }],
     ['qwen3_5'],
   ],
-  ['ep 2 x tp 2, sequence parallel', ['four', { parallel: { ...SEQUENCE, ep: 2 } }], ['qwen3_vl_moe', 'qwen3_5_moe']],
+  [
+    'ep 2 x tp 2, sequence parallel',
+    ['four', { parallel: { ...SEQUENCE, ep: 2 } }],
+    ['qwen3_vl_moe', 'qwen3_5_moe'],
+  ],
   [
     'a frozen tower on tp 2 x pp 2',
     ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, pp: 2 }, freezeVisionTower: true }],
