@@ -18,17 +18,24 @@ namespace troupe {
 
 namespace {
 
+// Writes prompt number `index` into its tokens: no two are the same, and none has an image.
+void write_prompt(int64_t index, const ModelConfig& model, int32_t* tokens, int64_t count) {
+  const int64_t words = model.vision ? model.vocab_size - 1 : model.vocab_size;
+  for (int64_t t = 0; t < count; ++t, index /= words) {
+    const int64_t word = index % words;
+    tokens[t] = static_cast<int32_t>(model.vision && word >= model.vision->image_token ? word + 1 : word);
+  }
+}
+
 // Sequences whose prompts differ, so that none is shared.
-TokenBatch batch_of(const SequenceLoad& load, int64_t vocab) {
+TokenBatch batch_of(const SequenceLoad& load, const ModelConfig& model) {
   const at::Tensor tokens = at::zeros({load.count, load.length}, at::kInt);
   auto token = tokens.accessor<int32_t, 2>();
   for (int64_t i = 0; i < load.count; ++i) {
-    int64_t rest = i;
-    for (int64_t t = 0; t < load.length - load.response; ++t, rest /= vocab)
-      token[i][t] = static_cast<int32_t>(rest % vocab);
+    write_prompt(i, model, token[i].data(), load.length - load.response);
     // Tokens of all kinds behind it: a router of experts looks at them.
     for (int64_t t = load.length - load.response; t < load.length; ++t)
-      token[i][t] = static_cast<int32_t>((i * 7919 + t * 31) % vocab);
+      token[i][t] = static_cast<int32_t>((i * 7919 + t * 31) % model.vocab_size);
   }
   return {tokens.view({-1}), at::arange(load.count + 1, at::kInt) * load.length,
           at::full({load.count}, load.length - load.response, at::kInt)};
@@ -123,7 +130,7 @@ class Phases {
     if (!opened_) open_rollout();
     engine_->begin_rollout(0, false);
     RolloutCommands commands;  // of no time: one step for each turn
-    commands.submit = requests_of(load, options_.model.vocab_size);
+    commands.submit = requests_of(load, options_.model);
     RolloutTurn turn;
     int64_t computed = 0;
     do {
@@ -150,17 +157,13 @@ class Phases {
 
 }  // namespace
 
-std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab) {
+std::vector<RolloutRequest> requests_of(const RolloutLoad& load, const ModelConfig& model) {
   std::vector<RolloutRequest> requests;
   for (int64_t sample = 0; sample < load.prompts * load.n; ++sample) {
     RolloutRequest request;
     request.id = request.seed = static_cast<uint64_t>(sample);
     request.prompt.resize(static_cast<size_t>(load.prompt));
-    int64_t rest = sample / load.n;
-    for (int32_t& token : request.prompt) {
-      token = static_cast<int32_t>(rest % vocab);
-      rest /= vocab;
-    }
+    write_prompt(sample / load.n, model, request.prompt.data(), load.prompt);
     request.sampling.max_new_tokens = load.response;
     requests.push_back(std::move(request));
   }
@@ -183,7 +186,7 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   Scheduler scheduler({sizes.sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
                        limits.prefix_caching, sizes.slots},
                       pool);
-  for (RolloutRequest& request : requests_of(load, model.vocab_size)) scheduler.submit(std::move(request));
+  for (RolloutRequest& request : requests_of(load, model)) scheduler.submit(std::move(request));
   int64_t held = 0, finished = 0;
   for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
     held = std::max(held, pool.held());
@@ -207,7 +210,7 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
 }
 
 void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad& load) {
-  const TokenBatch batch = batch_of(load, model.vocab_size);
+  const TokenBatch batch = batch_of(load, model);
   if (model.head == HeadKind::kLm) {
     engine.compute_log_prob(batch, 1, true, false, false);
   } else {
@@ -216,7 +219,7 @@ void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad&
 }
 
 void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& load, bool kl_loss) {
-  const TokenBatch tokens = batch_of(load, model.vocab_size);
+  const TokenBatch tokens = batch_of(load, model);
   const at::Tensor column = at::full({load.count * load.response}, 0.5);
   const at::Tensor mask = at::ones({column.numel()}, at::kByte);
   MiniBatches mini;

@@ -50,7 +50,7 @@ std::vector<PhasePeak> run_phases(const EngineOptions& options, std::shared_ptr<
                                   const MemoryWork& work, ByteCount& count);
 
 // `n` samples of each of the prompts, which differ.
-std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab);
+std::vector<RolloutRequest> requests_of(const RolloutLoad& load, const ModelConfig& model);
 
 // Pages that the scheduler of a rollout holds at most while it serves these requests, of which none ends
 // early. kInvalidArgument for requests that a rollout with these limits can never serve.

@@ -42,11 +42,16 @@ const EngineOptions& checked(const EngineOptions& options) {
           dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
   if (options.model.vision) {
     require(
-        dims.tp == 1 && dims.cp == 1 && dims.ep == 1 && options.ulysses == 1 && options.pipeline.stages == 1,
-        ErrorCode::kInvalidArgument,
-        "[parallel] a model that reads images is spread over ranks by data parallelism alone: expected "
-        "tp, cp, ep, ulysses and pipeline stages of 1, got ",
-        dims.tp, ", ", dims.cp, ", ", dims.ep, ", ", options.ulysses, " and ", options.pipeline.stages);
+        dims.cp == 1 && options.ulysses == 1, ErrorCode::kInvalidArgument,
+        "[parallel] ranks do not share the rows of a model that reads images: expected cp and ulysses of 1, "
+        "got ",
+        dims.cp, " and ", options.ulysses);
+    // The tower is in the first part, and what it adds goes no further.
+    const int64_t first = pipeline_parts(options.model.num_layers, options.pipeline).front().layers();
+    const auto deep = static_cast<int64_t>(options.model.vision->deepstack_layers.size());
+    require(first >= deep, ErrorCode::kInvalidArgument,
+            "[pipeline] features of images are added behind the first ", deep,
+            " layers: expected all of these in the first part of the pipeline, got ", first);
   }
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);

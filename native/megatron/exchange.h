@@ -31,6 +31,8 @@ class Exchange {
   // Whether a rank has a part of the rows between pairs.
   bool scattered() const { return scattered_; }
   int64_t own_rows(int64_t all) const { return scattered_ ? all / size() : all; }
+  // The first of the rows that this rank has of them.
+  int64_t first_row(int64_t all) const { return scattered_ ? rank() * own_rows(all) : 0; }
   // Of all rows, those that this rank has between pairs. T must be a multiple of size() where they are
   // scattered.
   at::Tensor own(const at::Tensor& all) const;

@@ -61,7 +61,7 @@ class Decoder {
   // rows and columns that they turn by (batch/images.h), in place of the positions that attention_inputs() is
   // given; undefined: those.
   virtual void begin_step(int64_t positions, const at::Tensor& rows = {}) {}
-  // Of a model that reads images.
+  // Of a model that reads images; undefined on a rank whose layers they do not enter.
   virtual ImageFeatures image_features(const std::vector<Image>& images) {
     fail(ErrorCode::kInternal, "[rollout] this decoder reads no images");
   }

@@ -20,7 +20,7 @@ class DecoderLayout {
 
   ParameterLayout build() {
     all_.family = c_.family;
-    group({.name = "embed", .trainable = !frozen_});
+    group({.name = "embed", .trainable = !frozen_, .before_layers = true});
     add_matrix("embed.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     if (c_.positions == PositionKind::kLearned) {
       add_matrix("pos_embed.weight", c_.max_positions, c_.hidden_size, everywhere(part_.sequence_parallel));
@@ -154,16 +154,17 @@ class DecoderLayout {
     const ModelConfig layers = vision_layers(vision);
     const bool trained = !frozen_ && vision.trained;
     const int64_t size = vision.hidden_size, merged = size * vision.merge_size * vision.merge_size;
-    group({.name = "vision.patches", .trainable = trained});
+    const size_t first = all_.parameters.size();
+    group({.name = "vision.patches", .trainable = trained, .before_layers = true});
     add_linear("vision.patches", size, vision.patch_values(), vision.patch_bias, everywhere(false));
     if (const int64_t side = vision.position_side; side > 0)
       add_matrix("vision.positions.weight", side * side, size, everywhere(false));
-    const DecoderPart whole;  // on every rank: images are few rows beside a generation's
+    const DecoderPart whole;  // on every rank, as Megatron has it
     DecoderLayout tower(layers, !trained, whole);
     tower.all_ = std::move(all_);
     for (int64_t layer = 0; layer < vision.num_layers; ++layer) tower.add_layer(layer);
     all_ = std::move(tower.all_);
-    group({.name = "vision.mergers", .trainable = trained});
+    group({.name = "vision.mergers", .trainable = trained, .before_layers = true});
     const auto merger = [&](const std::string& name, int64_t normed) {
       add(name + ".norm.weight", {normed}, InitialValue::kOne, everywhere(false));
       if (vision.norm == NormKind::kLayer)
@@ -174,6 +175,16 @@ class DecoderLayout {
     merger("vision.merger", size);
     for (size_t k = 0; k < vision.deepstack_layers.size(); ++k)
       merger("vision.deepstack." + std::to_string(k), merged);
+    for (size_t i = first; i < all_.parameters.size(); ++i) on_every_rank(all_.parameters[i].placement);
+  }
+  // What one rank would have: each of them has it, and computes all of its gradient.
+  void on_every_rank(Placement& placement) const {
+    std::vector<CutBlock> blocks = std::move(placement.blocks);
+    for (CutBlock& block : blocks) {
+      block.copies = part_.tp;
+      block.copy = part_.tp_rank;
+    }
+    placement = place(std::move(placement.shape), placement.dimension, std::move(blocks));
   }
   void add_layer(int64_t layer) {
     const std::string name = c_.prefix + "layers." + std::to_string(layer);
@@ -182,7 +193,8 @@ class DecoderLayout {
     const bool own_rows = part_.sequence_parallel;
     group({.name = name,
            .layer = c_.prefix.empty() ? std::optional<int64_t>(layer) : std::nullopt,
-           .trainable = !frozen_});
+           .trainable = !frozen_,
+           .before_layers = !c_.prefix.empty()});
     add_norm(prefix + "attn_norm", own_rows);
     if (c_.is_delta_layer(layer)) {
       add_delta_net(prefix + "delta.");

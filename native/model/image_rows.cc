@@ -9,6 +9,28 @@
 
 namespace troupe {
 
+ImageRows ImageRows::between(const std::vector<PlacedImage>& images, const ImageFeatures& features,
+                             int64_t begin, int64_t end) {
+  const at::Device device = features.embeddings.device();
+  std::vector<int64_t> rows, tokens;
+  int64_t token = 0;
+  for (const PlacedImage& image : images) {
+    for (int64_t row = image.row; row < image.row + image.tokens; ++row, ++token) {
+      if (row < begin || row >= end) continue;
+      rows.push_back(row - begin);
+      tokens.push_back(token);
+    }
+  }
+  const auto index = [&](const std::vector<int64_t>& values) {
+    return upload(at::tensor(values, at::kLong), device);
+  };
+  ImageRows own{index(rows), features, index(tokens)};
+  if (static_cast<int64_t>(tokens.size()) == token) return own;
+  own.features.embeddings = features.embeddings.index_select(0, own.tokens);
+  for (at::Tensor& stacked : own.features.deepstack) stacked = stacked.index_select(0, own.tokens);
+  return own;
+}
+
 void ImageRows::place(const at::Tensor& x) const {
   if (any()) x.index_copy_(0, rows, features.embeddings);
 }

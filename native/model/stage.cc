@@ -182,7 +182,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
     rows.places = upload(packed->places, device_);
   }
   const int64_t total = packed->tokens.size(0);
-  if (vision_) read_images(*packed, rows, pass);
+  if (config_.vision) read_images(*packed, rows, pass);
   rows.experts = experts(total);
   rows.routers = router_work(*packed);
   at::Tensor y = x;
@@ -270,7 +270,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
       [&](size_t layer) {
         BlockSaved& saved = pass.blocks[layer];
         if (pass.image_training && pass.images.adds(range_.first + static_cast<int64_t>(layer)))
-          pass.image_gradients.deepstack.push_back(pass.images.gradient(dx));
+          pass.image_gradients.deepstack.push_back(image_gradient(dx, pass));
         if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, pass.rows, saved);  // checkpointed
         dx = blocks_[layer].backward(dx, pass.rows, saved);
         saved = BlockSaved{};

@@ -146,8 +146,13 @@ class Stage {
   };
   HeldTokens held(const at::Tensor& tokens) const;
   at::TensorOptions row_options() const { return at::TensorOptions().dtype(dtype_).device(device_); }
-  // What the rows have of images, with the tables by which they turn then (stage_images.cc).
+  // What the rows have of images, in a stage with a tower, and the tables by which they turn then
+  // (stage_images.cc).
   void read_images(const PackedTokens& packed, RowContext& rows, StagePass& pass);
+  void compute_images(const PackedTokens& packed, StagePass& pass);
+  // Of the gradient d by this rank's rows of a layer's output, or of the embeddings: that by the features of
+  // all images, on every rank.
+  at::Tensor image_gradient(const at::Tensor& d, const StagePass& pass) const;
   // Takes what belongs to images out of the gradient dx by the embeddings, and through the tower.
   void images_backward(const at::Tensor& dx, StagePass& pass);
   RouterWork router_work(const PackedTokens& packed) const;

@@ -47,7 +47,7 @@ void Stage::accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) c
 void Stage::accumulate_positions(const at::Tensor& dx, const StagePass& pass) const {
   const bool scattered = exchange_ != nullptr && exchange_->scattered();
   const at::Tensor positions = scattered ? exchange_->own(pass.rows.positions) : pass.rows.positions;
-  const int64_t begin = scattered ? exchange_->rank() * dx.size(0) : 0;
+  const int64_t begin = scattered ? exchange_->first_row(pass.total_rows) : 0;
   const int64_t real = std::clamp<int64_t>(pass.real_rows - begin, 0, dx.size(0));
   ops::add_rows(pos_embed_grad_, positions.narrow(0, 0, real), dx.narrow(0, 0, real).to(at::kFloat));
 }

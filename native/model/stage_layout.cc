@@ -1,4 +1,4 @@
-// Layers by their part; embeddings with the first, all else with the last.
+// Layers by their part; what lies before them with the first, all else with the last.
 #include "model/stage_layout.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::optional<size_t> group_of(const ParameterLayout& layout, const std::string&
 }
 
 size_t part_of(const ParameterLayout& layout, size_t group, const std::vector<StageRange>& parts) {
-  if (group == group_of(layout, "embed.weight")) return 0;
+  if (layout.groups[group].before_layers) return 0;
   const std::optional<int64_t> layer = layout.groups[group].layer;
   if (!layer) return parts.size() - 1;
   const auto found =

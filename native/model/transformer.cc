@@ -160,7 +160,9 @@ void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
 }
 
 ImageFeatures Transformer::image_features(const std::vector<Image>& images) {
-  return stages_.front().vision()->forward(images, nullptr, /*checkpointing=*/false, "generate", nullptr);
+  VisionTower* const tower = stages_.front().vision();
+  if (tower == nullptr) return {};
+  return tower->forward(images, nullptr, /*checkpointing=*/false, "generate", nullptr);
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {

@@ -52,6 +52,8 @@ struct GroupSpec {
   int64_t stage = 0;  // of the pipeline: the one that answers for it
   bool here = true;   // false: known by names and shapes alone
   bool copy = false;  // here and kept equal, but another stage answers for it
+  // Of what lies before the decoder's first layer: in its first stage.
+  bool before_layers = false;
   // Not trained with the rest (torch's register_buffer): float32, and whole on every rank that has it.
   bool buffer = false;
 };

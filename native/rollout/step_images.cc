@@ -22,18 +22,21 @@ void StepImages::add(const PlannedRun& run, int64_t row, int32_t* positions) {
     if (begin < end) {
       if (!sequence.features) sequence.features = decoder_.image_features(sequence.request.images);
       any = true;
-      const auto part = [&](const at::Tensor& features) {
-        return features.narrow(0, before + begin - span.position, end - begin);
-      };
-      ImageFeatures own{part(sequence.features->embeddings), {}};
-      for (const at::Tensor& features : sequence.features->deepstack) own.deepstack.push_back(part(features));
-      parts_.push_back(std::move(own));
-      places_.push_back(at::arange(row + begin - from, row + end - from, at::kLong));
+      place(*sequence.features, before + begin - span.position, row + begin - from, end - begin);
     }
     before += span.size();
   }
   if (any) turns_.push_back(std::move(turns));
   if (to >= sequence.images.back().end()) sequence.features.reset();
+}
+
+void StepImages::place(const ImageFeatures& features, int64_t token, int64_t row, int64_t count) {
+  if (!features.embeddings.defined()) return;  // they enter layers of another rank
+  const auto part = [&](const at::Tensor& all) { return all.narrow(0, token, count); };
+  ImageFeatures own{part(features.embeddings), {}};
+  for (const at::Tensor& stacked : features.deepstack) own.deepstack.push_back(part(stacked));
+  parts_.push_back(std::move(own));
+  places_.push_back(at::arange(row, row + count, at::kLong));
 }
 
 at::Tensor StepImages::rotary(const at::Tensor& positions) const {

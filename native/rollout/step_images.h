@@ -27,6 +27,9 @@ class StepImages {
   ImageRows rows() const;
 
  private:
+  // Tokens [token, token + count) of a sequence's images are the rows from `row` on.
+  void place(const ImageFeatures& features, int64_t token, int64_t row, int64_t count);
+
   struct Turns {
     int64_t row;
     std::vector<int32_t> rows, columns;

@@ -1,8 +1,8 @@
 import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
-import { TestGroups } from '../helpers/conformance';
+import { TEST_DEVICE, TestGroups, type TestLayout } from '../helpers/conformance';
 import { expectGradients } from '../helpers/gradients';
-import { VISION_NAMES, visionModel } from '../helpers/vision_model';
+import { VISION_NAMES, type VisionName, visionModel } from '../helpers/vision_model';
 
 // Prompts with images against transformers in float64: one image and two, none, and two responses to one prompt.
 const groups = new TestGroups();
@@ -11,9 +11,21 @@ afterAll(() => groups.close());
 const largest = (values: readonly number[], expected: readonly number[]): number =>
   Math.max(...expected.map((value, i) => Math.abs(value - (values[i] as number))));
 
-describe.each(VISION_NAMES.flatMap((name) => [1, 2].map((worldSize) => ({ name, worldSize }))))(
-  '$name on $worldSize workers',
-  ({ name, worldSize }) => {
+const LAYOUTS: readonly TestLayout[] = [
+  { layout: 'one worker', worldSize: 1, parallel: {} },
+  { layout: 'two workers', worldSize: 2, parallel: {} },
+  { layout: 'tp 2', worldSize: 2, parallel: { tp: 2 } },
+  { layout: 'tp 2, sequence parallel', worldSize: 2, parallel: { tp: 2, sequenceParallel: true } },
+  { layout: 'pp 2', worldSize: 2, parallel: { pp: 2 } },
+  { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
+];
+const EXPERTS = { layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } };
+const layoutsOf = (name: VisionName): readonly TestLayout[] =>
+  [...LAYOUTS, ...(name.endsWith('_moe') ? [EXPERTS] : [])].slice(0, TEST_DEVICE === 'cuda' ? 1 : undefined);
+
+describe.each(VISION_NAMES.flatMap((name) => layoutsOf(name).map((layout) => ({ name, ...layout }))))(
+  '$name on $layout',
+  ({ name, worldSize, parallel }) => {
     const { options, sequences, advantages, ...recorded } = visionModel(name);
     let group: WorkerGroup;
     beforeAll(async () => {
@@ -24,7 +36,7 @@ describe.each(VISION_NAMES.flatMap((name) => [1, 2].map((worldSize) => ({ name, 
       more: Partial<ActorOptions>,
       work: (actor: Actor) => Promise<void>,
     ): Promise<void> {
-      const actor = await Actor.create({ ...options, dtype: 'float32', group, ...more });
+      const actor = await Actor.create({ ...options, dtype: 'float32', group, parallel, ...more });
       try {
         await work(actor);
       } finally {

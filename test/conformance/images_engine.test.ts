@@ -212,16 +212,18 @@ describe.each(VISION_NAMES)('%s', (name) => {
   test.each([
     ['ulysses', { ulysses: 2 }],
     ['cp', { cp: 2 }],
-    ['tp', { tp: 2 }],
-    ['pp', { pp: 2 }],
-  ])(
-    'layouts other than data parallelism are refused before a worker is started: %s',
-    async (_, parallel) => {
-      const made = Actor.create({ ...options, worldSize: 2, parallel, device: 'cpu' });
-      await expect(made).rejects.toThrow(
-        /spread over workers by data parallelism alone|linear attention of the model .* ranks cannot share its rows/,
-      );
-    },
+  ])('layouts that share rows are refused before a worker is started: %s', async (_, parallel) => {
+    const made = Actor.create({ ...options, worldSize: 2, parallel, device: 'cpu' });
+    await expect(made).rejects.toThrow(
+      /workers do not share the rows of a model that reads images|linear attention of the model .* ranks cannot share its rows/,
+    );
+  });
+});
+
+test('a first stage without all layers behind which features are added is refused before a worker is started', async () => {
+  const made = Actor.create({ model: VISION_MODEL, worldSize: 3, parallel: { pp: 3 }, device: 'cpu' });
+  await expect(made).rejects.toThrow(
+    /parallel\.pp 3 x parallel\.vpp 1: features of images are added behind the first 2 layers .* has 1: expected at least 2/,
   );
 });
 

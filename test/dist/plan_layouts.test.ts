@@ -1,4 +1,7 @@
+import path from 'node:path';
 import { BLOCK, config, engines, file, GROUPS, LAYERS, llama, report, sum, troupe } from '../helpers/planned';
+import { readSafetensors } from '../helpers/safetensors';
+import { visionModel } from '../helpers/vision_model';
 
 afterAll(() => engines.close());
 
@@ -37,6 +40,39 @@ describe('ranks that share the model', () => {
     expect(stdout).toMatch(
       /\npeak: .*\n {2}rank \d \(stage \d of 2\): [\d.]+ GiB in \S+ of the actor\n\nthe trainer's process, /,
     );
+  });
+
+  test('tp 2 x pp 2: every rank of the first stage has the whole tower for images, and those behind it nothing of it', async () => {
+    const state = async (reads: boolean) => {
+      const { ranks } = await report(
+        megatron(
+          { [tp]: 2, [pp]: 2 },
+          'trainer.device=cpu',
+          `actor_rollout_ref.model.path=${visionModel('qwen3_5').options.model}`,
+          `actor_rollout_ref.model.read_images=${reads}`,
+          `${actor}.use_kl_loss=false`,
+          'data.train_batch_size=64', // prompts of more tokens than the one of images
+          `${actor}.ppo_mini_batch_size=64`,
+          'data.max_prompt_length=40',
+          'data.max_response_length=20',
+        ),
+        { gpus: 4 },
+      );
+      return ranks.map(({ peak: { memory } }) => [memory.parameters, memory.gradients, memory.optimizer]);
+    };
+    const [alone, whole] = [await state(false), await state(true)];
+    const tower = Object.entries(
+      readSafetensors(path.join(visionModel('qwen3_5').options.model, 'model.safetensors')),
+    )
+      .filter(([name]) => name.includes('.visual.'))
+      .reduce((count, [, { data }]) => count + data.length, 0);
+    for (const [i, bytes] of [4 * tower, 4 * tower, 8 * tower].entries()) {
+      const more = (whole[0]?.[i] as number) - (alone[0]?.[i] as number);
+      expect(more).toBeGreaterThanOrEqual(bytes);
+      expect(more).toBeLessThan(1.01 * bytes); // groups are padded
+    }
+    expect(whole.slice(1)).toEqual(alone.slice(1));
+    expect(whole).toHaveLength(2);
   });
 
   test('cp 2: micro-batches of two ranks, each with its part, and prompts of its own in generation', async () => {

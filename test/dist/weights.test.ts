@@ -11,6 +11,7 @@ import type { WeightExport, WeightExportOptions } from '../../ts/weights/weight_
 import { CONFORMANCE } from '../helpers/conformance';
 import { readSafetensors, type TestTensor } from '../helpers/safetensors';
 import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+import { type VisionName, visionModel } from '../helpers/vision_model';
 
 // Weights that leave an engine in buckets and come into another one.
 const batch = raggedBatch(6, 3, 100);
@@ -128,6 +129,36 @@ test.each(['qwen3_headdim', 'gpt2', 'qwen3_moe', 'gemma2', 'glm4_moe'])(
       expect(await logProbs(source)).toEqual(expected);
       await source.importWeights([one as WeightBucket]);
       expect(await logProbs(source)).toEqual(expected);
+    });
+  },
+);
+
+test.each<[VisionName, number, EngineOptions['parallel']]>([
+  ['qwen3_vl', 4, { tp: 2, sequenceParallel: true, pp: 2 }],
+  ['qwen3_5', 4, { tp: 2, pp: 2 }],
+  ['qwen3_5_moe', 2, { ep: 2 }],
+])(
+  'all tensors of %s come with its tower out of %d workers, %j, and go into one',
+  async (name, worldSize, parallel) => {
+    const { options, batch: recorded } = visionModel(name);
+    const own = await recorded();
+    const stored = storedIn(options.model);
+    const buckets = await withActor(
+      { ...options, ...(parallel === undefined ? {} : { parallel }) },
+      async (source) => bucketsOf(source.exportWeights({ dtype: 'float32', bucketBytes: BUCKET })),
+      worldSize,
+    );
+    expectTensors(buckets, stored);
+    await withActor(options, async (target) => {
+      const { logProbs: expected } = await target.computeLogProb(own);
+      const changed = own.with({
+        advantages: new Float32Array(expected.length).fill(1),
+        oldLogProbs: expected,
+      });
+      await target.updatePolicy(changed, {});
+      expect((await target.computeLogProb(own)).logProbs).not.toEqual(expected);
+      await target.importWeights(buckets);
+      expect((await target.computeLogProb(own)).logProbs).toEqual(expected);
     });
   },
 );

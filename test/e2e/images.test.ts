@@ -18,6 +18,7 @@ import type { RewardFunction } from '../../ts/reward/contract/types';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
+import { floats, readSafetensors } from '../helpers/safetensors';
 import { VISION_MODEL, visionModel } from '../helpers/vision_model';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
@@ -183,6 +184,65 @@ test('GRPO learns from made pictures what their colour is called, and the model 
     expect(greedy.response(0)).toHaveLength(1);
   } finally {
     await actor.close();
+  }
+});
+
+type Tensors = ReturnType<typeof readSafetensors>;
+
+test("under Megatron's keys four workers, two stages of two, compute what one does", async () => {
+  const train = (name: string, ...overrides: string[]) =>
+    observeRun(
+      file('grpo.yaml'),
+      [
+        'data.val_files=null',
+        'trainer.total_training_steps=2',
+        'trainer.save_freq=2',
+        'actor_rollout_ref.actor.optim.lr=0.0001',
+        `trainer.default_local_dir=${file(name)}`,
+        ...overrides,
+      ],
+      reward,
+    );
+  const of = ({ result }: ObservedRun, metric: string): number[] =>
+    readLines(join(result.runDirectory, 'metrics.jsonl')).flatMap((line) =>
+      typeof line[metric] === 'number' ? [line[metric]] : [],
+    );
+  const [actor, ref] = ['actor', 'ref'].map((role) => `actor_rollout_ref.${role}.megatron`);
+  const one = await train('one_worker');
+  const four = await train(
+    'stages',
+    'actor_rollout_ref.actor.strategy=megatron',
+    `${actor}.tensor_model_parallel_size=2`,
+    `${actor}.pipeline_model_parallel_size=2`,
+    `${ref}.tensor_model_parallel_size=2`,
+    `${ref}.pipeline_model_parallel_size=2`,
+    'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
+    'trainer.n_gpus_per_node=4',
+  );
+  // What is recorded while sampling has the bits of what the training computes.
+  expect(of(four, 'training/rollout_probs_diff_max')).toEqual([0, 0]);
+  for (const [step, { batch }] of one.updates.entries())
+    expect(four.updates[step]?.batch.get('tokens')).toEqual(batch.get('tokens'));
+  for (const metric of ['actor/grad_norm', 'actor/loss', 'actor/kl_loss']) {
+    const expected = of(one, metric);
+    expect(expected).toHaveLength(2);
+    for (const [step, value] of of(four, metric).entries())
+      expect(Math.abs(value - (expected[step] as number))).toBeLessThan(1e-4 * Math.max(1, Math.abs(value)));
+  }
+  // Of the tower and of the decoder: how far the two models are from each other, against how far they went.
+  const tensors = (model: string) => readSafetensors(join(model, 'model.safetensors'));
+  const [start, own, other] = [
+    file('model'),
+    ...[one, four].map(({ result }) => join(result.runDirectory, 'final_model')),
+  ].map(tensors) as [Tensors, Tensors, Tensors];
+  for (const part of ['.visual.', '.language_model.']) {
+    let [apart, went] = [0, 0];
+    for (const name of Object.keys(start).filter((tensor) => tensor.includes(part)))
+      for (const [i, value] of floats(own, name).entries()) {
+        apart += (value - (floats(other, name)[i] as number)) ** 2;
+        went += (value - (floats(start, name)[i] as number)) ** 2;
+      }
+    expect(Math.sqrt(apart)).toBeLessThan(1e-3 * Math.sqrt(went));
   }
 });
 

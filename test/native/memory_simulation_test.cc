@@ -317,7 +317,7 @@ int64_t really_held(const EngineOptions& options, const RolloutOptions& limits, 
   engine.open_rollout(limits);
   engine.begin_rollout(0, false);
   RolloutCommands commands;
-  commands.submit = requests_of(load, options.model.vocab_size);
+  commands.submit = requests_of(load, options.model);
   int64_t held = 0;
   for (RolloutTurn turn; !turn.idle; held = std::max(held, turn.stats.pages_held))
     turn = engine.rollout_turn(std::exchange(commands, {}));

@@ -1,6 +1,6 @@
 // Whether a model can be spread as an engine's options say: before any process is started.
 import { badOption } from '../base/check_options';
-import { pipelineProblem } from '../model/pipeline_parts';
+import { layersByPart, pipelineProblem } from '../model/pipeline_parts';
 import { tensorProblem } from '../model/tensor_parts';
 import type { NativeModelConfig } from '../native/bridge';
 import type { ResolvedEngineOptions } from './engine_options';
@@ -9,7 +9,7 @@ type Layout = Pick<ResolvedEngineOptions, 'ulysses' | 'parallel' | 'pipeline'>;
 
 /**
  * Ranks that share micro-batches or matrices each have whole heads, those that share experts as many of them, and every part of a
- * pipeline at least one layer.
+ * pipeline at least one layer; the first one has those behind which features of images are added.
  * @param dir of the model, for messages
  * @throws TroupeError INVALID_ARGUMENT, with the numbers
  */
@@ -24,12 +24,11 @@ export function checkLayout(
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
         'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
     );
-  const { tp, cp, ep } = parallel;
-  if (config.vision !== null && Math.max(ulysses, tp, cp, ep, pipeline.stages) > 1)
+  if (config.vision !== null && (ulysses > 1 || parallel.cp > 1))
     throw badOption(
       where,
-      `a model that reads images (${dir}) is spread over workers by data parallelism alone: expected parallel.ulysses, tp, cp, ep and pp of 1, ` +
-        `got ${[ulysses, tp, cp, ep, pipeline.stages].join(', ')}`,
+      `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: workers do not share the rows of a model that reads images (${dir}): ` +
+        'expected both to be 1 (parallel.tp, pp and ep share matrices, layers and experts)',
     );
   if (config.numHeads % ulysses !== 0)
     throw badOption(
@@ -46,4 +45,12 @@ export function checkLayout(
     );
   const layers = pipelineProblem(config.numLayers, pipeline);
   if (layers !== null) throw badOption(where, `${layers} (the model in ${dir})`);
+  const features = config.vision?.deepstackLayers.length ?? 0;
+  const [first] = layersByPart(config.numLayers, pipeline) as [number];
+  if (first < features)
+    throw badOption(
+      where,
+      `parallel.pp ${pipeline.stages} x parallel.vpp ${pipeline.chunks}: features of images are added behind the first ${features} layers of the model ` +
+        `in ${dir}, and the first part of the pipeline has ${first}: expected at least ${features} (fewer parts, or more layers in the first)`,
+    );
 }

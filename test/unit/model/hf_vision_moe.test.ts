@@ -87,8 +87,8 @@ test('which layers have experts, and the older name of how many', () => {
 });
 
 test.each([
-  [{ num_experts: 7 }, 'lm', /text_config: num_local_experts 5 and num_experts 7: expected the same/],
-  [{ num_experts_per_tok: 6 }, 'lm', /num_experts_per_tok 6 exceeds the 5 experts/],
+  [{ num_experts: 7 }, 'lm', /text_config: num_local_experts 6 and num_experts 7: expected the same/],
+  [{ num_experts_per_tok: 7 }, 'lm', /num_experts_per_tok 7 exceeds the 6 experts/],
   [{ hidden_act: 'clamp' }, 'lm', /text_config: hidden_act "clamp" is not supported/],
   [{ quantization_config: { quant_method: 'fp8' } }, 'lm', /quantised weights are not supported/],
   [{}, 'value', /"qwen3_vl_moe" with a value head is not supported/],
@@ -107,7 +107,7 @@ describe('the tensors of all experts of a layer', () => {
     const stored = new Map(Object.entries(shapes).map(([hf, shape]) => [hf, { shape }]));
     return [inputs, outputs].map((name) => {
       const all = tensorMapping(native, stored).filter(({ hf }) => hf === name);
-      expect(all.map(({ part }) => part)).toEqual([0, 1, 2, 3, 4]);
+      expect(all.map(({ part }) => part)).toEqual([0, 1, 2, 3, 4, 5]);
       return { shape: all[0]?.shape, turned: all[0]?.transpose };
     });
   };
@@ -117,8 +117,8 @@ describe('the tensors of all experts of a layer', () => {
     ['gate_up_proj square', 32, 16],
     ['down_proj square', 32, 32],
   ])('are read as they lie there: %s', (_, width, inner) => {
-    const hub = { [inputs]: [5, width, 2 * inner], [outputs]: [5, inner, width] };
-    const own = { [inputs]: [5, 2 * inner, width], [outputs]: [5, width, inner] };
+    const hub = { [inputs]: [6, width, 2 * inner], [outputs]: [6, inner, width] };
+    const own = { [inputs]: [6, 2 * inner, width], [outputs]: [6, width, inner] };
     for (const [shapes, turned] of [
       [hub, true],
       [own, false],

@@ -42,7 +42,7 @@ test('of a mixture of Qwen3-VL tower and experts are planned, and each tensor of
   expect(spec.model).toMatchObject({
     family: 'qwen3_vl_moe',
     vision: { deepstackLayers: [0, 2] },
-    moe: { numExperts: 5, topK: 2, normalizeTopK: true, sharedIntermediateSize: 0 },
+    moe: { numExperts: 6, topK: 2, normalizeTopK: true, sharedIntermediateSize: 0 },
     moeLayers: [true, false, true],
   });
   expect(spec.lora?.mapping.map(({ hf }) => hf)).toContain(
