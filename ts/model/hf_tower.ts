@@ -81,16 +81,6 @@ export function plainTower(
   };
 }
 
-/** Ascending layers of a tower of `depth`, as `key` says them. */
-export function towerLayers(layers: number[], depth: number, key: string, where: string): number[] {
-  if (layers.some((layer, i) => layer >= depth || layer <= (layers[i - 1] ?? -1)))
-    throw invalid(
-      `${where}: vision_config`,
-      `${key} ${show(layers)}: expected ascending layers below ${depth}`,
-    );
-  return layers;
-}
-
 /** mrope_section of config.json: how many of the decoder's rotary frequencies turn by time, row and column. */
 export function rotarySections(
   sections: unknown,

@@ -5,7 +5,7 @@ import { invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe } from './hf_gated_delta';
 import type { DecoderConfig, FamilyConfig } from './hf_schema';
-import { checkedParts, plainTower, rotarySections, towerLayers } from './hf_tower';
+import { checkedParts, plainTower, rotarySections } from './hf_tower';
 
 type Config =
   | FamilyConfig<'qwen3_vl'>
@@ -96,7 +96,11 @@ function visionOf(
   const side = Math.sqrt(v.num_position_embeddings);
   if (!Number.isInteger(side))
     throw invalid(inside, `num_position_embeddings ${v.num_position_embeddings}: expected a square`);
-  const deepstackLayers = towerLayers(layers, v.depth, 'deepstack_visual_indexes', where);
+  if (layers.some((layer, i) => layer >= v.depth || layer <= (layers[i - 1] ?? -1)))
+    throw invalid(
+      inside,
+      `deepstack_visual_indexes ${show(layers)}: expected ascending layers below ${v.depth}`,
+    );
   if (layers.length > native.numLayers)
     throw invalid(
       inside,
@@ -105,7 +109,7 @@ function visionOf(
   return {
     ...plainTower(v, c.image_token_id, native, where),
     positionSide: side,
-    deepstackLayers,
+    deepstackLayers: layers,
     ropeAxes: axesInTurn(sections, native.ropeInvFreq.length, where),
   };
 }
