@@ -6,8 +6,14 @@ import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_mapping';
-import { isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
-import { hasOtherParts, publishedName, textPart, textTensorName } from '../model/text_part';
+import {
+  hasFirstNames,
+  isPredictionLayer,
+  publishedName,
+  tensorMapping,
+  valueHeadName,
+} from '../model/tensor_names';
+import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
@@ -133,7 +139,7 @@ function inFiles(
 ): ReturnType<typeof tiedTensors> {
   const all = readTensors(dir);
   const own = config.family === 'gpt_oss' ? withPackedTensors(all) : all;
-  const nameOf = otherParts ? textTensorName : config.family === 'qwen2_5_vl' ? publishedName : null;
+  const nameOf = otherParts ? textTensorName : hasFirstNames(config) ? publishedName : null;
   const stored = nameOf === null ? own : renamed(dir, own, nameOf);
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined

@@ -34,7 +34,7 @@ export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = 
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else llamaLikeMapping(config, map, expertFiles(config, decoderRoot(config), stored));
   headMapping(config, map);
-  if (config.vision !== null) visionMapping(config.family, config.vision, config.hiddenSize, map);
+  if (config.vision !== null) visionMapping(config.vision, config.hiddenSize, hasFirstNames(config), map);
   return map.entries;
 }
 
@@ -43,13 +43,17 @@ const decoderRoot = (c: NativeModelConfig): string =>
   c.vision === null || hasFirstNames(c) ? 'model' : 'model.language_model';
 
 /** Published with the names of classes before transformers 4.52, which are in its files still. */
-const hasFirstNames = (c: NativeModelConfig): boolean => c.family === 'qwen2_5_vl';
+export const hasFirstNames = (c: NativeModelConfig): boolean => c.family === 'qwen2_5_vl';
 
 /** What the classes of transformers call a tensor of the files. */
 export const moduleName = (c: NativeModelConfig, hf: string): string =>
   hasFirstNames(c)
     ? hf.replace(/^model\./, 'model.language_model.').replace(/^visual\./, 'model.visual.')
     : hf;
+
+/** Of a model that {@link hasFirstNames}: the name in its files, from that or one of the classes, with a head or without one. */
+export const publishedName = (hf: string): string =>
+  hf.replace(/^model\.visual\./, 'visual.').replace(/^(model\.)?language_model\./, 'model.');
 
 function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: ExpertFiles): void {
   const root = decoderRoot(c);

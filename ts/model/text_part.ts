@@ -50,13 +50,6 @@ export const withTextConfig = (raw: Raw): Raw =>
 
 const isObject = (value: unknown): boolean => typeof value === 'object' && value !== null;
 
-/**
- * The published name of a tensor of Qwen2.5-VL, from that or the one that classes of transformers have since 4.52, with a head or
- * without one.
- */
-export const publishedName = (hf: string): string =>
-  hf.replace(/^model\.visual\./, 'visual.').replace(/^(model\.)?language_model\./, 'model.');
-
 /** Gemma 3 with images, and Qwen3.5 where it is not read with its tower. */
 export const hasOtherParts = (raw: Raw, readsImages = false): boolean =>
   textTypeOf(raw['model_type']) !== undefined && !(readsImages && hasOwnTower(raw));

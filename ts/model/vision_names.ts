@@ -1,14 +1,13 @@
 import type { NativeVisionConfig } from '../native/bridge';
 import type { MappingBuilder } from './tensor_mapping';
 
-/** Names of the tower that reads images, beside those of its decoder. */
+/** Names of the tower that reads images, beside those of its decoder. `first`: of classes before transformers 4.52. */
 export function visionMapping(
-  family: string,
   v: NativeVisionConfig,
   textWidth: number,
+  first: boolean,
   map: MappingBuilder,
 ): void {
-  const first = family === 'qwen2_5_vl';
   const root = first ? 'visual' : 'model.visual';
   const { hiddenSize: width, patchSize, temporalPatchSize } = v;
   const both = bothOf(map);
