@@ -10,15 +10,20 @@ import {
   resolveConfig,
   resolveSftConfig,
 } from '../config/config';
+import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
 import { type Hidden, hide } from '../config/reading/hidden';
 import { parseOverride } from '../config/reading/overrides';
 import { type ConfigSource, configTree, parseYamlTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree, leafPaths, type Tree } from '../config/reading/tree';
 import { ConfigError } from '../errors';
+import { absentModels, checkModels, checkSftModel } from '../roles/check_models';
+import { decideImages } from '../roles/images_of_data';
+
+const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
 
 /** `troupe validate`. Returns the exit code. */
 export async function validate(file: string, overrides: readonly string[]): Promise<number> {
-  for (const line of validationReport(file, overrides)) process.stdout.write(`${line}\n`);
+  for (const line of await validationReport(file, overrides)) process.stdout.write(`${line}\n`);
   return 0;
 }
 
@@ -36,11 +41,33 @@ function checkFeatures(tree: Tree, load: () => void): void {
 }
 
 /**
+ * Where the models of the run are at hand, that they can be used as the configuration says, as `train` and `sft` find it before they start a worker.
+ * Returns what of them is not there.
+ * @throws ConfigError, TroupeError naming the key
+ */
+async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promise<string[]> {
+  const roles =
+    'actor_rollout_ref' in config
+      ? {
+          reference: needsReference(config),
+          critic: needsCritic(config),
+          rewardModel: needsRewardModel(config),
+        }
+      : NO_OTHER_ROLES;
+  const absent = absentModels(config, roles);
+  if (absent.length > 0) return absent;
+  const decided = await decideImages(config);
+  if ('actor_rollout_ref' in decided) checkModels(decided, roles);
+  else checkSftModel(decided);
+  return [];
+}
+
+/**
  * The resolved configuration as YAML that can be used again, with the batch arithmetic, the overrides and the keys without
  * effect as comments.
- * @throws ConfigError
+ * @throws ConfigError, TroupeError naming the key
  */
-function validationReport(file: string, overrides: readonly string[]): string[] {
+async function validationReport(file: string, overrides: readonly string[]): Promise<string[]> {
   const source = readConfig(file);
   const hidden: Hidden[] = [];
   const tree = configTree(source, overrides, hidden);
@@ -50,6 +77,7 @@ function validationReport(file: string, overrides: readonly string[]): string[] 
   checkFeatures(tree, load);
   const config = load();
   const shown = hide(tree, hidden, { moved: [], copied: [] });
+  const absent = await checkedModels(config);
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,
@@ -57,6 +85,7 @@ function validationReport(file: string, overrides: readonly string[]): string[] 
     ...section('given in the file', fileKeys(source, overrides)),
     ...section('overridden on the command line', overridden(source, overrides, shown)),
     ...section('accepted, without effect here', notes),
+    ...section('not looked at, as these directories have no config.json', absent),
     '',
     describeConfig(config).trimEnd(),
   ];

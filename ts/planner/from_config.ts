@@ -12,6 +12,7 @@ import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
+import { checkImages } from '../roles/check_images';
 import { decideImages } from '../roles/images_of_data';
 import {
   actorSettings,
@@ -77,6 +78,7 @@ export async function configuredPlan(
     return { program: 'sft', notes, pools: [pool], controller: null };
   }
   const config = await decideImages(resolveConfig(source, asked), note);
+  checkImages(config, { critic: needsCritic(config), rewardModel: needsRewardModel(config) });
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
   const controller = { spec: controllerSpec(config, pools[0]), notes: controllerNotes(config) };

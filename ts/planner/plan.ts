@@ -1,3 +1,4 @@
+import type { FileDtype } from '../checkpoint/model_shape';
 import type { PoolName } from '../config/derived/pools';
 import type { Lora } from '../model/adapter_sites';
 import type {
@@ -10,7 +11,6 @@ import type {
 import type { RoleName } from '../roles/role_settings';
 import type { EngineMemory } from './engine_memory';
 import { engineOptions, memoryWork } from './engine_request';
-import type { FileDtype } from './model_shape';
 import type { Placement, ShardingStrategy } from './placement';
 import { firstRankOf, type Place, placesThatDiffer } from './places';
 

@@ -1,17 +1,15 @@
 // From what a configuration says of a role to what is planned of it.
 
+import { readModelShape } from '../checkpoint/model_shape';
 import { checkLayout } from '../engine/check_layout';
 import type { EngineOptions } from '../engine/engine_options';
-import { resolveLoraOptions } from '../engine/lora_options';
 import { resolveParallel } from '../engine/parallel_options';
-import { planLora } from '../engine/plan_lora';
 import { configWithTower } from '../engine/role_model';
 import { ConfigError } from '../errors';
-import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
 import { parallelOptions } from '../roles/fsdp_options';
+import { roleAdapters } from '../roles/role_adapters';
 import type { RoleSettings } from '../roles/role_settings';
-import { readModelShape } from './model_shape';
 import type { Load, RoleLayout, RoleSpec } from './plan';
 
 /** Where a role runs. */
@@ -44,9 +42,10 @@ export const loadPerRank = (
  * @throws ConfigError, TroupeError INVALID_MODEL naming the key
  */
 export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
-  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
+  const { model: modelKey, ulysses: ulyssesKey, lora: _, ...keys } = role.keys;
   const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role);
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
+  const lora = roleAdapters(role, model);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel;
@@ -56,7 +55,7 @@ export function roleSpec(role: RoleSettings, { device, worldSize }: Target): Rol
     ...(dtypes === null ? {} : { fileDtypes: dtypes }),
     ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
     layout: checkedLayout(role, model, parallel, worldSize),
-    ...loraOf(role, model, loraKey),
+    ...(lora === null ? {} : { lora }),
     dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
     strategy: sharding,
     shardSize: fsdpSize > 1 ? fsdpSize : null,
@@ -97,15 +96,4 @@ function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig, key: s
     `${key}: expected a divisor of the ${numHeads} attention heads of the model, got ${ulysses}`,
     key,
   );
-}
-
-/** As the engine resolves it, from the shape of the model alone. */
-function loraOf(
-  { model: dir, lora: { lora } }: RoleSettings,
-  config: NativeModelConfig,
-  key: string,
-): Pick<RoleSpec, 'lora'> {
-  if (lora === undefined) return {};
-  const model = { dir, config, mapping: tensorMapping(config) };
-  return { lora: planLora(key, model, resolveLoraOptions(key, lora)) };
 }

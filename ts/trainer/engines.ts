@@ -20,6 +20,7 @@ import { endTokenIds } from '../data/end_tokens';
 import type { Tokenizer } from '../data/tokenizer';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
+import { checkModels, type RunRoles } from '../roles/check_models';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import {
   actorSettings,
@@ -30,8 +31,6 @@ import {
 import { rolloutOptions } from '../roles/settings';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
-import { checkImages } from './check_images';
-import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
@@ -83,10 +82,7 @@ export interface Engines {
 }
 
 /** What a configuration asks for. */
-export interface EngineNeeds {
-  reference: boolean;
-  critic: boolean;
-  rewardModel: boolean;
+export interface EngineNeeds extends RunRoles {
   /** Steps of the whole run: the end of learning-rate schedules, which move once per step. */
   totalSteps: number;
   /** Where all of them run. */
@@ -134,8 +130,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   checkTeachers(config);
-  checkImages(config, needs);
-  checkLayouts(config, needs);
+  checkModels(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
   const times = new RankTimes();

@@ -1,6 +1,7 @@
 // The models that a policy learns from on its own responses (on-policy distillation).
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
+import { readModelShape } from '../checkpoint/model_shape';
 import type { ResolvedConfig } from '../config/config';
 import { teachersOf } from '../config/derived/teachers';
 import type { WorkerGroup } from '../controller/worker_group';
@@ -8,7 +9,6 @@ import { compareTokenizers, otherId } from '../data/same_tokenizer';
 import { runsOf } from '../engine/batch_part';
 import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import { readModelShape } from '../planner/model_shape';
 import { engineOptions } from '../roles/role_options';
 import { teacherTokens } from '../roles/settings';
 import { teacherSettings } from '../roles/teacher_settings';

@@ -5,6 +5,7 @@ import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { validate } from '../../../ts/cli/validate';
 import { loadConfig } from '../../../ts/config/config';
 import type { VerlImport } from '../../../ts/config/verl/import';
+import { visionModel } from '../../helpers/vision_model';
 import { directory, fresh, KEYS, ppo, read, why, write } from './verl_command';
 
 describe('what is missing is named', () => {
@@ -326,28 +327,25 @@ describe('troupe validate', () => {
           `data: { ${image}train_files: a.parquet }\nactor_rollout_ref: { model: { path: ${policy} } }\n`,
           'yaml',
         ),
-        [],
+        ['algorithm.adv_estimator=grpo'],
       );
-    const towered = (type: string): string => {
-      const dir = join(directory, `model${fresh()}`);
-      mkdirSync(dir);
-      writeFileSync(join(dir, 'config.json'), JSON.stringify({ model_type: type, vision_config: {} }));
-      return dir;
-    };
+    const gemma = join(directory, `model${fresh()}`);
+    mkdirSync(gemma);
+    writeFileSync(join(gemma, 'config.json'), JSON.stringify({ model_type: 'gemma3', vision_config: {} }));
     const refused =
       /data\.image_key: needs images of this model, which are not there: of .* the language model alone is read/;
     await expect(asked('google/gemma-3-12b-it')).rejects.toThrow(refused);
-    await expect(asked(towered('gemma3'))).rejects.toThrow(refused);
+    await expect(asked(gemma)).rejects.toThrow(refused);
     for (const kept of [
       asked('google/gemma-3-12b-it', ''),
       asked('Qwen/Qwen3.5-27B'),
       asked('Qwen/Qwen3-VL-8B-Instruct'),
-      asked(towered('qwen2_5_vl')),
+      asked(visionModel('qwen2_5_vl').options.model),
       asked('Qwen/Qwen3-VL-30B-A3B-Instruct'),
-      asked(towered('qwen3_vl')),
-      asked(towered('qwen3_vl_moe')),
-      asked(towered('qwen3_5')),
-      asked(towered('qwen3_5_moe')),
+      asked(visionModel('qwen3_vl').options.model),
+      asked(visionModel('qwen3_vl_moe').options.model),
+      asked(visionModel('qwen3_5').options.model),
+      asked(visionModel('qwen3_5_moe').options.model),
     ])
       await expect(kept).resolves.not.toThrow();
   });
@@ -376,7 +374,7 @@ describe('troupe validate', () => {
 
   it('asks config.json first', async () => {
     await expect(check(model('mamba2'))).rejects.toThrow(/needs the model family mamba2, which is not there/);
-    await expect(check(model('qwen3_5'))).resolves.toBeDefined();
+    await expect(check(visionModel('qwen3_5').options.model)).resolves.toBeDefined();
   });
 
   it.each([

@@ -1,7 +1,7 @@
 import path from 'node:path';
+import { readModelShape } from '../../../ts/checkpoint/model_shape';
 import { readTensors } from '../../../ts/checkpoint/safetensors';
 import { memoryWork } from '../../../ts/planner/engine_request';
-import { readModelShape } from '../../../ts/planner/model_shape';
 import { ON_DEVICE } from '../../../ts/planner/placement';
 import { ONE_MODEL } from '../../../ts/planner/places';
 import type { RoleSpec } from '../../../ts/planner/plan';

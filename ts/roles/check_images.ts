@@ -1,11 +1,12 @@
 // What a policy that reads images cannot be trained with: before any worker is started.
+
+import { readModelShape } from '../checkpoint/model_shape';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { usesServers } from '../config/derived/rollout_place';
 import { teachersOf } from '../config/derived/teachers';
 import { ConfigError } from '../errors';
-import { readModelShape } from '../planner/model_shape';
-import { actorSettings } from '../roles/role_settings';
+import { actorSettings } from './role_settings';
 
 /** Reads config.json of each model, and no weight. @throws ConfigError naming the key */
 export function checkImages(config: ResolvedConfig, needs: { critic: boolean; rewardModel: boolean }): void {

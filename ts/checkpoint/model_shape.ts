@@ -1,12 +1,12 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { loadModelDirectory, type ModelReading, withPositions } from '../checkpoint/model_dir';
-import { isPacked, MXFP4 } from '../checkpoint/mxfp4';
-import { parseObject, readText } from '../checkpoint/safetensors';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
 import { textPart } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
+import { loadModelDirectory, type ModelReading, withPositions } from './model_dir';
+import { isPacked, MXFP4 } from './mxfp4';
+import { parseObject, readText } from './safetensors';
 
 export type FileDtype = NativeTensorSlice['dtype'];
 

@@ -1,0 +1,76 @@
+// What `troupe validate` and `troupe plan` find in the models of a run, where these are at hand.
+import { validate } from '../../../ts/cli/validate';
+import { configuredPlan } from '../../../ts/planner/from_config';
+import { SHARDED_MODEL as MODEL } from '../../helpers/sharded';
+import { VISION_MODEL } from '../../helpers/vision_model';
+import { MINIMAL, writeConfig } from '../config/write_config';
+
+const printed = async (keys: string[], text = MINIMAL): Promise<string> => {
+  const lines: string[] = [];
+  const write = jest
+    .spyOn(process.stdout, 'write')
+    .mockImplementation((line) => lines.push(String(line)) > 0);
+  try {
+    await validate(writeConfig(text), keys);
+  } finally {
+    write.mockRestore();
+  }
+  return lines.join('');
+};
+
+const POLICY = 'actor_rollout_ref.model.path';
+const GRPO = 'algorithm.adv_estimator=grpo';
+const reads = `${POLICY}=${VISION_MODEL}`;
+
+test.each([
+  [[], /algorithm\.adv_estimator: the policy in .* reads images: a critic of its family is not there/],
+  [
+    [GRPO, 'actor_rollout_ref.rollout.name=vllm', 'actor_rollout_ref.rollout.mode=managed'],
+    /actor_rollout_ref\.rollout\.mode: .* reads images/,
+  ],
+  [
+    [GRPO, 'trainer.n_gpus_per_node=2', 'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2'],
+    /parallel\.ulysses 2, parallel\.cp 1: workers do not share the rows of a model that reads images/,
+  ],
+  [
+    [GRPO, 'actor_rollout_ref.model.lora_rank=2', 'actor_rollout_ref.model.target_modules=[q_prj]'],
+    /actor_rollout_ref\.model.*'q_prj' matches no linear layer/,
+  ],
+])('a policy that reads images is not validated with %j', async (keys, message) => {
+  await expect(printed([reads, ...keys])).rejects.toThrow(message);
+});
+
+test('what a model can do is validated, and it was looked at', async () => {
+  const text = await printed([reads, GRPO, 'actor_rollout_ref.model.lora_rank=2']);
+  expect(text).toContain('is a valid configuration of troupe train');
+  expect(text).not.toContain('not looked at');
+});
+
+test('heads that do not divide are found before a run, in fine-tuning as well', async () => {
+  const layout = 'ulysses_sequence_parallel_size=3';
+  await expect(
+    printed([
+      `${POLICY}=${MODEL}`,
+      GRPO,
+      `actor_rollout_ref.actor.${layout}`,
+      'trainer.n_gpus_per_node=3',
+      'data.train_batch_size=48',
+    ]),
+  ).rejects.toThrow(/parallel\.ulysses 3: expected a divisor of the \d+ attention heads/);
+  const sft = `model: { path: ${MODEL} }\ndata: { train_files: a.jsonl, train_batch_size: 12 }\n`;
+  await expect(printed([layout, 'trainer.n_gpus_per_node=3'], sft)).rejects.toThrow(
+    /parallel\.ulysses 3: expected a divisor of the \d+ attention heads/,
+  );
+});
+
+test('a model that is not there is said to be not looked at', async () => {
+  const text = await printed([`${POLICY}=${MODEL}`, 'critic.model.path=far/away']);
+  expect(text).toMatch(/# not looked at, as these directories have no config\.json:\n# {3}far\/away\n/);
+});
+
+test('a plan is not made of what cannot be trained', async () => {
+  const request = { file: writeConfig(), overrides: [reads], gpus: null, memory: null };
+  await expect(configuredPlan(request, undefined as never)).rejects.toThrow(
+    /a critic of its family is not there/,
+  );
+});
