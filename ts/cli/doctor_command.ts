@@ -1,10 +1,7 @@
 // `troupe doctor`: this machine, and the hosts of a run.
 import type { Argv } from 'yargs';
-import { loadConfig } from '../config/config';
-import { LAUNCHERS } from '../config/schema/launcher_section';
-import { examineHosts } from '../launch/host_doctor';
-import { partOf } from '../launch/launch';
-import { type DoctorItem, runDoctor } from './doctor';
+import { LAUNCHERS } from '../config/schema/launchers';
+import type { DoctorItem } from './doctor';
 import { UsageError } from './report';
 
 export const withDoctor = (y: Argv) =>
@@ -21,6 +18,8 @@ export const withDoctor = (y: Argv) =>
       describe: 'What starts the processes on them, in place of trainer.launcher.type',
     });
 
+const load = () => require('./doctor') as typeof import('./doctor');
+
 type Arguments = Awaited<ReturnType<typeof withDoctor>['argv']> & { config?: string };
 
 /** @throws UsageError for a launcher without a configuration */
@@ -33,13 +32,16 @@ export function doctorTask(
       throw new UsageError(
         'doctor: --launcher needs the configuration of a run: troupe doctor run.yaml --launcher ssh',
       );
-    return () => runDoctor();
+    return () => load().runDoctor();
   }
   const own = launcher === undefined ? [] : [`trainer.launcher.type=${launcher}`];
-  return () => runDoctor({ further: () => hostItems(config, [...overrides, ...own]) });
+  return async () => load().runDoctor({ further: () => hostItems(config, [...overrides, ...own]) });
 }
 
 async function hostItems(file: string, overrides: readonly string[]): Promise<DoctorItem[]> {
+  const { loadConfig } = require('../config/config') as typeof import('../config/config');
+  const { partOf } = require('../launch/launch') as typeof import('../launch/launch');
+  const { examineHosts } = require('../launch/host_doctor') as typeof import('../launch/host_doctor');
   const config = loadConfig(file, overrides);
   const part = partOf(config);
   if (part.part !== 'controller') {

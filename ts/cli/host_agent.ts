@@ -1,6 +1,6 @@
 // `troupe host-agent`: this process serves the controller of a run as the agent of its host.
 import type { Argv } from 'yargs';
-import { type AddressSource, runHostAgent } from '../host/run_agent';
+import type { AddressSource } from '../host/run_agent';
 import { UsageError } from './report';
 
 export const withHostAgent = (y: Argv) =>
@@ -57,8 +57,17 @@ export function hostAgentTask(a: Arguments): () => Promise<number> {
   if (!(orphanWait >= 0 && orphanWait <= 2_147_483))
     throw new UsageError(`host-agent: --orphan-wait: expected seconds, got ${orphanWait}`);
   const say = (line: string): void => void process.stderr.write(`troupe host-agent: ${line}\n`);
-  return () =>
-    runHostAgent({ source, network, index, waitMs: 1000 * wait, orphanMs: 1000 * orphanWait, say });
+  return async () => {
+    const { runHostAgent } = require('../host/run_agent') as typeof import('../host/run_agent');
+    return await runHostAgent({
+      source,
+      network,
+      index,
+      waitMs: 1000 * wait,
+      orphanMs: 1000 * orphanWait,
+      say,
+    });
+  };
 }
 
 function sourceOf({ controller, tokenFile, rendezvous, stdin }: Arguments): AddressSource {

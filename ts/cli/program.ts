@@ -1,28 +1,33 @@
 import yargs, { type Argv } from 'yargs';
 import { parseByteSize } from '../base/byte_size';
 import { RUN_LIMITS } from '../base/limits';
-import { VERL_VERSIONS } from '../config/verl/config_files';
+import { VERL_VERSIONS } from '../config/verl/versions';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
-import { runSetup } from '../install/setup';
-import { agentTask, withAgent } from './agent_try';
-import { bench } from './bench';
+import { agentTask, withAgent } from './agent_options';
 import { checkNumbers } from './check_numbers';
 import { doctorTask, withDoctor } from './doctor_command';
-import { exportCommand } from './export';
-import { generate } from './generate';
 import { generateOptions, withSampling } from './generate_options';
 import { hostAgentTask, withHostAgent } from './host_agent';
-import { importVerlCommand } from './import_verl';
-import { type PlanOptions, plan } from './plan';
+import type { PlanOptions } from './plan';
 import { UsageError } from './report';
 import { retrieverTask, withRetriever } from './retriever';
-import { sft, train } from './run_commands';
-import { serve } from './serve';
 import { serveOptions, withServe } from './serve_options';
 import { submitTask, withSubmit } from './submit';
 import { uiTask, withUi } from './ui';
-import { validate } from './validate';
+
+/** What a command is made of is loaded when it is asked for: together they are most of Troupe. */
+const load = {
+  bench: () => require('./bench') as typeof import('./bench'),
+  runs: () => require('./run_commands') as typeof import('./run_commands'),
+  validate: () => require('./validate') as typeof import('./validate'),
+  plan: () => require('./plan') as typeof import('./plan'),
+  importing: () => require('./import_verl') as typeof import('./import_verl'),
+  generate: () => require('./generate') as typeof import('./generate'),
+  serve: () => require('./serve') as typeof import('./serve'),
+  exporting: () => require('./export') as typeof import('./export'),
+  setup: () => require('../install/setup') as typeof import('../install/setup'),
+};
 
 /** What a command lacks, where it is not a configuration file. */
 const POSITIONALS: Readonly<Record<string, string>> = {
@@ -39,7 +44,7 @@ type Task = () => Promise<number>;
  */
 export async function runCli(argv: readonly string[]): Promise<number> {
   // Its arguments are those of another program, --help included.
-  if (argv[0] === 'bench') return await bench(argv.slice(1));
+  if (argv[0] === 'bench') return await load.bench().bench(argv.slice(1));
   const task = await parse(argv);
   return task === null ? 0 : await task();
 }
@@ -57,16 +62,16 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .parserConfiguration({ 'dot-notation': false, 'parse-positional-numbers': false })
     .usage('Reinforcement-learning post-training for language models\n\n$0 <command>')
     .command('train <config> [overrides..]', 'Train by reinforcement learning', withConfig, (a) =>
-      choose(() => train(a.config, overridesOf(a))),
+      choose(() => load.runs().train(a.config, overridesOf(a))),
     )
     .command('sft <config> [overrides..]', 'Fine-tune a model on examples', withConfig, (a) =>
-      choose(() => sft(a.config, overridesOf(a))),
+      choose(() => load.runs().sft(a.config, overridesOf(a))),
     )
     .command(
       'validate <config> [overrides..]',
       'Check a configuration and print it resolved, with every batch size in its unit',
       withConfig,
-      (a) => choose(() => validate(a.config, overridesOf(a))),
+      (a) => choose(() => load.validate().validate(a.config, overridesOf(a))),
     )
     .command(
       'plan <config> [overrides..]',
@@ -74,7 +79,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       withPlan,
       (a) => {
         const options = planOptions(a);
-        choose(() => plan(a.config, overridesOf(a), options));
+        choose(() => load.plan().plan(a.config, overridesOf(a), options));
       },
     )
     .command(
@@ -83,7 +88,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       withImport,
       (a) =>
         choose(async () =>
-          importVerlCommand(a.file, overridesOf(a), {
+          load.importing().importVerlCommand(a.file, overridesOf(a), {
             out: a.output ?? null,
             allowMissing: a.allowMissing,
             version: a.verl ?? null,
@@ -92,11 +97,11 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     )
     .command('generate', 'Answer prompts with a model', withSampling, (a) => {
       const options = generateOptions(a);
-      choose(() => generate(options));
+      choose(() => load.generate().generate(options));
     })
     .command('serve <model>', 'Answer requests of the OpenAI API with a model', withServe, (a) => {
       const options = serveOptions(a);
-      choose(() => serve(options));
+      choose(() => load.serve().serve(options));
     })
     .command(
       'export <checkpoint> <out>',
@@ -104,7 +109,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       withExport,
       (a) => {
         const options = exportOptions(a);
-        choose(() => exportCommand(a.checkpoint, a.out, options));
+        choose(() => load.exporting().exportCommand(a.checkpoint, a.out, options));
       },
     )
     .command(
@@ -132,7 +137,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       choose(uiTask(a)),
     )
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
-      choose(() => bench([])),
+      choose(() => load.bench().bench([])),
     )
     .command(
       'doctor [config] [overrides..]',
@@ -141,8 +146,13 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       (a) => choose(doctorTask(a, overridesOf(a))),
     )
     .command('setup', 'Fetch LibTorch and build the native addon where they are missing', withSetup, (a) =>
-      choose(() =>
-        runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild, cuda: a.cuda ?? null }),
+      choose(async () =>
+        load.setup().runSetup({
+          version: a.libtorch ?? null,
+          force: a.force,
+          rebuild: a.rebuild,
+          cuda: a.cuda ?? null,
+        }),
       ),
     )
     .middleware((given) => checkNumbers(argv, given), true)

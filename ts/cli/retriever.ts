@@ -1,14 +1,17 @@
 // troupe retriever: serves the passages of a corpus until it is interrupted.
 
 import type { Argv } from 'yargs';
-import { Bm25Index } from '../agent/search_r1/bm25_index';
-import { RetrieverServer, type RetrieverServerOptions } from '../agent/search_r1/retriever_server';
+import type { RetrieverServerOptions } from '../agent/search_r1/retriever_server';
 import { UsageError } from './report';
 
 export async function retrieverCommand(
   corpus: readonly string[],
   options: RetrieverServerOptions,
 ): Promise<number> {
+  const { Bm25Index } =
+    require('../agent/search_r1/bm25_index') as typeof import('../agent/search_r1/bm25_index');
+  const { RetrieverServer } =
+    require('../agent/search_r1/retriever_server') as typeof import('../agent/search_r1/retriever_server');
   const started = performance.now();
   const index = await Bm25Index.open(corpus);
   const server = await RetrieverServer.start(index, options);

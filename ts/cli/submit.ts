@@ -3,10 +3,9 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Argv } from 'yargs';
-import { loadConfig, loadSftConfig } from '../config/config';
+import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { TroupeError } from '../errors';
-import { KUBERNETES_KINDS, manifests, manifestText, VOLUME } from '../launch/kubernetes';
-import { sbatchScript } from '../launch/sbatch';
+import { KUBERNETES_KINDS, VOLUME } from '../launch/kubernetes_options';
 import { UsageError } from './report';
 
 export const withSubmit = (y: Argv) =>
@@ -77,6 +76,15 @@ export function submitTask(a: Arguments, overrides: readonly string[]): () => Pr
   return a.launcher === 'slurm' ? slurmTask(a, overrides) : kubernetesTask(a, overrides);
 }
 
+async function configOf(
+  { sft }: Arguments,
+  file: string,
+  overrides: readonly string[],
+): Promise<ResolvedConfig | ResolvedSftConfig> {
+  const { loadConfig, loadSftConfig } = require('../config/config') as typeof import('../config/config');
+  return sft ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+}
+
 const LABEL = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
 /** Also of a service, which must not begin with a digit. */
 const NAME = /^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$/;
@@ -98,7 +106,9 @@ function kubernetesTask(a: Arguments, overrides: readonly string[]): () => Promi
     throw new UsageError(`submit: --grace: expected seconds from 0 to 86400, got ${grace}`);
   return async () => {
     const file = a.config as string;
-    const config = a.sft ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+    const { manifests, manifestText } =
+      require('../launch/kubernetes') as typeof import('../launch/kubernetes');
+    const config = await configOf(a, file, overrides);
     const program = a.sft ? 'sft' : 'train';
     const options = {
       kind,
@@ -128,7 +138,8 @@ function slurmTask(a: Arguments, overrides: readonly string[]): () => Promise<nu
     throw new UsageError(`submit: --option: expected an option such as --partition=a100, got ${wrong}`);
   return async () => {
     const file = resolve(a.config as string);
-    const config = a.sft ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+    const { sbatchScript } = require('../launch/sbatch') as typeof import('../launch/sbatch');
+    const config = await configOf(a, file, overrides);
     const script = sbatchScript(config, {
       program: a.sft ? 'sft' : 'train',
       file,

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Argv } from 'yargs';
 import { TroupeError } from '../errors';
-import { UiServer } from '../ui/server';
+import type { UiServer } from '../ui/server';
 import { UsageError } from './report';
 
 interface UiCommandOptions {
@@ -34,6 +34,7 @@ async function uiCommand(options: UiCommandOptions): Promise<number> {
 }
 
 async function open(directory: string, { host, port, token, auth }: UiCommandOptions): Promise<UiServer> {
+  const { UiServer } = require('../ui/server') as typeof import('../ui/server');
   const given = auth ? (token === null ? {} : { token }) : { token: null };
   const at = (chosen: number): Promise<UiServer> =>
     UiServer.open({ directory, host, port: chosen, ...given });

@@ -7,11 +7,9 @@ import type { Container, PodSpec, PodTemplateSpec, Secret, Service, Volume } fro
 import type { ObjectMeta } from 'kubernetes-types/meta/v1';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { workersPerMachine } from '../config/derived/pools';
+import { type KubernetesKind, VOLUME } from './kubernetes_options';
 
 type Config = ResolvedConfig | ResolvedSftConfig;
-
-export const KUBERNETES_KINDS = ['jobset', 'job', 'trainjob'] as const;
-export type KubernetesKind = (typeof KUBERNETES_KINDS)[number];
 
 export interface KubernetesOptions {
   kind: KubernetesKind;
@@ -286,9 +284,6 @@ function trainJob(config: Config, options: KubernetesOptions): [TrainingRuntime,
     },
   ];
 }
-
-/** claim:/path */
-export const VOLUME = /^([a-z0-9][-.a-z0-9]*):(\/.*)$/;
 
 /** @throws RangeError for one that is not claim:/path */
 function claims({ volumes }: KubernetesOptions): { name: string; claim: string; path: string }[] {

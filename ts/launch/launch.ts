@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { workersPerMachine } from '../config/derived/pools';
-import type { LauncherName } from '../config/schema/launcher_section';
+import type { LauncherName } from '../config/schema/launchers';
 import { ConfigError, TroupeError } from '../errors';
 import { namedAddress, outwardAddress } from '../host/addresses';
 import { runHostAgent } from '../host/run_agent';

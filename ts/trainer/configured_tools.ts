@@ -1,8 +1,6 @@
 // The tools that the configuration of a run names, there before its prompts are counted.
 import type { Agent } from '../agent/define';
-import { McpServer, mcpSettings } from '../agent/tools/mcp';
 import { pythonTool } from '../agent/tools/python';
-import { PythonTools } from '../agent/tools/python_tools';
 import { type Tool, toolSchemas } from '../agent/tools/tool';
 import { loadUserModule } from '../base/user_module';
 import type { ResolvedConfig } from '../config/config';
@@ -16,6 +14,12 @@ const SECTION = 'actor_rollout_ref.rollout.agent';
 export interface GivenAgent {
   agent?: Agent;
   tools?: readonly Tool[];
+}
+
+/** Of tools that processes or hosts of their own run. */
+interface ToolServer {
+  tools(): Promise<Tool[]>;
+  close(): Promise<void>;
 }
 
 export interface RunTools {
@@ -36,10 +40,14 @@ export async function configuredTools(
   const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
   const kind = given.agent ? 'given' : agentOf(config);
   if (kind === null) return null;
-  const servers: (McpServer | PythonTools)[] = mcpSettings(keys.mcp_servers).map(
-    ([name, options]) => new McpServer(name, options),
-  );
+  const servers: ToolServer[] = [];
+  if (Object.keys(keys.mcp_servers).length > 0) {
+    const { McpServer, mcpSettings } = require('../agent/tools/mcp') as typeof import('../agent/tools/mcp');
+    servers.push(...mcpSettings(keys.mcp_servers).map(([name, options]) => new McpServer(name, options)));
+  }
   if (turns.tool_config_path !== null || turns.function_tool_path !== null) {
+    const { PythonTools } =
+      require('../agent/tools/python_tools') as typeof import('../agent/tools/python_tools');
     servers.push(
       new PythonTools({
         configPath: turns.tool_config_path,

@@ -3,10 +3,10 @@ import { checkTree, loadConfig } from '../../../ts/config/config';
 import { getPath, mergePath, setPath, type Tree } from '../../../ts/config/reading/tree';
 import { isLeaf, type Leaf, type Section } from '../../../ts/config/schema/field';
 import { ppoSchema } from '../../../ts/config/schema/ppo_schema';
-import { VERL_VERSIONS } from '../../../ts/config/verl/config_files';
 import table from '../../../ts/config/verl/defaults_table.json';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
 import { readVerlSource } from '../../../ts/config/verl/source';
+import { VERL_VERSIONS } from '../../../ts/config/verl/versions';
 import { optimOptions } from '../../../ts/roles/optim_options';
 import { OPTIONS, ppo, KEYS as VERL_KEYS, why, write } from './verl_command';
 

@@ -3,9 +3,9 @@ import { join } from 'node:path';
 import { dump } from 'js-yaml';
 import { checkTree } from '../../../ts/config/config';
 import { getPath, leafPaths } from '../../../ts/config/reading/tree';
-import { VERL_VERSIONS } from '../../../ts/config/verl/config_files';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
 import { readVerlSource } from '../../../ts/config/verl/source';
+import { VERL_VERSIONS } from '../../../ts/config/verl/versions';
 import { directory, fresh, KEYS, OPTIONS, ppo, read, why, write } from './verl_command';
 
 // What scripts of verl's releases meant then.

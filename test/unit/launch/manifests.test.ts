@@ -3,12 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import yaml from 'js-yaml';
 import { loadConfig } from '../../../ts/config/config';
-import {
-  KUBERNETES_KINDS,
-  type KubernetesOptions,
-  manifests,
-  manifestText,
-} from '../../../ts/launch/kubernetes';
+import { type KubernetesOptions, manifests, manifestText } from '../../../ts/launch/kubernetes';
+import { KUBERNETES_KINDS } from '../../../ts/launch/kubernetes_options';
 import { sbatchScript } from '../../../ts/launch/sbatch';
 import { requeueAfter } from '../../../ts/launch/slurm';
 

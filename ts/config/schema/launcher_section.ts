@@ -1,9 +1,7 @@
 // trainer.launcher: what starts the processes of a run on its hosts, and the network between them; of both programs.
 import { z } from 'zod';
 import { choice, field, orNull, seconds, str, strings, type ValueType } from './field';
-
-export const LAUNCHERS = ['local', 'slurm', 'ray', 'ssh', 'env', 'external'] as const;
-export type LauncherName = (typeof LAUNCHERS)[number];
+import { LAUNCHERS } from './launchers';
 
 const LAST_PORT = 65_535;
 

@@ -4,6 +4,7 @@ import { boolYaml11Tag, CORE_SCHEMA, intYaml11Tag, mergeTag, NOT_RESOLVED } from
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { setPath, type Tree } from '../reading/tree';
 import table from './defaults_table.json';
+import { VERL_VERSIONS } from './versions';
 
 // The configuration files of verl: out of a checkout, or as the table of keys and defaults has them (scripts/verl_defaults.mjs).
 
@@ -31,9 +32,6 @@ interface TableFile {
   keys: Readonly<Record<string, ByVersion<unknown>>>;
 }
 const FILES = table.files as unknown as Readonly<Record<string, TableFile>>;
-
-/** Oldest first. */
-export const VERL_VERSIONS: readonly string[] = table.versions;
 
 /** The value of one version, whose position is one of the digits of a key. */
 function ofVersion<T>(values: ByVersion<T>, version: string): T | undefined {

@@ -7,8 +7,8 @@ import {
   directoryFiles,
   searchPath,
   tableFiles,
-  VERL_VERSIONS,
 } from './config_files';
+import { VERL_VERSIONS } from './versions';
 
 /** What a program of verl is here. */
 export interface VerlProgram {

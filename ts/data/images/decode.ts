@@ -1,5 +1,5 @@
 // Bytes of image files as pixels.
-import sharp, { type Metadata, type Sharp } from 'sharp';
+import type { Metadata, Sharp } from 'sharp';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import type { PromptImage } from '../../batch/prompt_image';
@@ -45,6 +45,7 @@ async function reading<T>(
   try {
     // Others that the decoder knows are drawings (SVG), which are programs.
     if (!isImageFile(bytes)) throw new Error('they begin as none of these does');
+    const { default: sharp } = await import('sharp');
     const image = sharp(bytes, OPTIONS);
     return await read(image, await image.metadata());
   } catch (cause) {
