@@ -8,7 +8,7 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const require = createRequire(import.meta.url);
-const FILES_PER_PROCESS = 40;
+const FILES_PER_PROCESS = 12;
 const SECONDS_PER_FILE = 600;
 const SECONDS_TO_START = 120;
 const SECONDS_TO_EXIT = 60;
@@ -24,34 +24,43 @@ export function listTestFiles(root) {
 }
 
 /**
- * Runs `files`. Gives the numbers of tests {passed, failed, skipped}; a file that could not be run, ended its process or
- * was not done within `secondsPerFile` counts as one failed test.
+ * Runs `files` in their order, by as many lanes as are called: each takes some at a time until none is left. `sums`: the numbers of tests {passed,
+ * failed, skipped}; a file that could not be run, ended its process or was not done within `secondsPerFile` counts as one failed test.
  */
-export async function runTestFiles(root, files, limits = {}) {
-  const { secondsPerFile = SECONDS_PER_FILE, secondsToExit = SECONDS_TO_EXIT } = limits;
-  const sums = { passed: 0, failed: 0, skipped: 0 };
-  const left = [...files];
-  while (left.length > 0) {
-    const { ended, broken } = await runProcess(root, left.slice(0, FILES_PER_PROCESS), {
-      secondsPerFile,
-      secondsToExit,
-    });
-    for (const counts of ended) for (const key of Object.keys(sums)) sums[key] += counts[key];
-    if (broken !== undefined) {
-      console.error(`FAIL ${path.relative(root, broken.file)}: ${broken.reason}`);
-      sums.failed++;
-    }
-    const done = new Set([...ended.map(({ file }) => file), broken?.file]);
-    const next = left.filter((file) => !done.has(file));
-    if (next.length === left.length) throw new Error('Jest ended before it came to a test file, see above');
-    left.splice(0, left.length, ...next);
+export class TestRun {
+  sums = { passed: 0, failed: 0, skipped: 0 };
+  #root;
+  #left;
+  #limits;
+  #processes = 0;
+
+  constructor(root, files, { secondsPerFile = SECONDS_PER_FILE, secondsToExit = SECONDS_TO_EXIT } = {}) {
+    this.#root = root;
+    this.#left = [...files];
+    this.#limits = { secondsPerFile, secondsToExit };
   }
-  return sums;
+
+  async lane() {
+    while (this.#left.length > 0) {
+      const files = this.#left.splice(0, FILES_PER_PROCESS);
+      const progress = path.join(this.#root, 'build', `jest${this.#processes++}.jsonl`);
+      const { ended, broken } = await runProcess(this.#root, files, progress, this.#limits);
+      for (const counts of ended) for (const key of Object.keys(this.sums)) this.sums[key] += counts[key];
+      if (broken !== undefined) {
+        console.error(`FAIL ${path.relative(this.#root, broken.file)}: ${broken.reason}`);
+        this.sums.failed++;
+      }
+      const done = new Set([...ended.map(({ file }) => file), broken?.file]);
+      const again = files.filter((file) => !done.has(file));
+      if (again.length === files.length)
+        throw new Error('Jest ended before it came to a test file, see above');
+      this.#left.unshift(...again);
+    }
+  }
 }
 
 /** One Jest process. `ended`: the counts of each file that it got through; `broken`: the file that it did not. */
-async function runProcess(root, files, { secondsPerFile, secondsToExit }) {
-  const progress = path.join(root, 'build', 'jest.jsonl');
+async function runProcess(root, files, progress, { secondsPerFile, secondsToExit }) {
   mkdirSync(path.dirname(progress), { recursive: true });
   rmSync(progress, { force: true });
   const reporters = ['default', require.resolve('./jest_reporter.cjs')];

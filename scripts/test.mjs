@@ -3,7 +3,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { listTestFiles, runTestFiles } from './jest_files.mjs';
+import { listTestFiles, TestRun } from './jest_files.mjs';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const jestArgs = process.argv.slice(2);
@@ -40,22 +40,24 @@ function runJest(args) {
   return { ok: run.status === 0, line: `Jest: ${run.status === 0 ? 'passed' : 'FAILED'}` };
 }
 
-/** Folders of tests that need one core, and little of it: they run beside the C++ tests. */
-const BESIDE_CPP = ['unit', 'binding', 'conformance'];
+/** Folders of tests that need one core, and little of it: they come first, beside the C++ tests. */
+const FIRST = ['unit', 'binding', 'conformance'];
 
-/** The C++ tests and all of Jest's. */
+/** The C++ tests and all of Jest's: these in one lane while the C++ tests run, and in two after them. */
 async function runTests() {
+  const isFirst = (file) =>
+    FIRST.some((folder) => file.startsWith(path.join(root, 'test', folder) + path.sep));
   const files = listTestFiles(root);
-  const isBeside = (file) =>
-    BESIDE_CPP.some((folder) => file.startsWith(path.join(root, 'test', folder) + path.sep));
-  const [cpp, beside] = await Promise.all([runCppTests(), runTestFiles(root, files.filter(isBeside))]);
-  const others = await runTestFiles(
-    root,
-    files.filter((file) => !isBeside(file)),
-  );
-  const sum = (key) => beside[key] + others[key];
-  const line = `Jest: ${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped`;
-  return [cpp, { ok: sum('failed') === 0, line }];
+  const jest = new TestRun(root, [...files.filter(isFirst), ...files.filter((file) => !isFirst(file))]);
+  const [cpp] = await Promise.all([
+    runCppTests().then(async (result) => {
+      await jest.lane();
+      return result;
+    }),
+    jest.lane(),
+  ]);
+  const { passed, failed, skipped } = jest.sums;
+  return [cpp, { ok: failed === 0, line: `Jest: ${passed} passed, ${failed} failed, ${skipped} skipped` }];
 }
 
 /** Prints what scripts/smoke_test.mjs does; its last line is the outcome (passed, skipped and why, FAILED). */

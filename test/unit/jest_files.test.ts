@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 
@@ -13,15 +13,17 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(root, { recursive: true, force: true }));
 
-function run(files: Record<string, string>): { sums: unknown; stderr: string } {
+function run(files: Record<string, string>, lanes = 1): { sums: unknown; stderr: string } {
   mkdirSync(join(root, 'tests'));
   for (const [name, text] of Object.entries(files)) writeFileSync(join(root, 'tests', name), text);
   const program = `
-    import { listTestFiles, runTestFiles } from ${JSON.stringify(script)};
-    const [root] = process.argv.slice(1);
+    import { listTestFiles, TestRun } from ${JSON.stringify(script)};
+    const [root, lanes] = process.argv.slice(1);
     const limits = { secondsPerFile: 6, secondsToExit: 2 };
-    console.log(JSON.stringify(await runTestFiles(root, listTestFiles(root), limits)));`;
-  const node = spawnSync(process.execPath, ['--input-type=module', '-e', program, root], {
+    const jest = new TestRun(root, listTestFiles(root), limits);
+    await Promise.all(Array.from({ length: Number(lanes) }, () => jest.lane()));
+    console.log(JSON.stringify(jest.sums));`;
+  const node = spawnSync(process.execPath, ['--input-type=module', '-e', program, root, String(lanes)], {
     encoding: 'utf8',
     timeout: 100_000,
   });
@@ -52,4 +54,12 @@ test('what a file leaves open keeps nobody waiting', () => {
     { passed: 1, failed: 0, skipped: 0 },
     expect.stringContaining('did not exit: one of them left something open'),
   ]);
+});
+
+test('two lanes share the files, and each is run once', () => {
+  const file = "test('passes', () => require('node:fs').appendFileSync(__filename + '.runs', 'x'));";
+  const names = Array.from({ length: 30 }, (_, i) => `${String(i).padStart(2, '0')}.test.js`);
+  const { sums } = run(Object.fromEntries(names.map((name) => [name, file])), 2);
+  expect(sums).toEqual({ passed: 30, failed: 0, skipped: 0 });
+  for (const name of names) expect(readFileSync(join(root, 'tests', `${name}.runs`), 'utf8')).toBe('x');
 });
