@@ -98,12 +98,18 @@ export function loadModelDirectory(
 
 /** Bytes of pixels become numbers as the directory says it. */
 function withPixels(vision: NativeVisionConfig, dir: string): void {
-  const { mean, std, patchSize, mergeSize } = readImageProcessor(dir);
+  const { mean, std, patchSize, mergeSize, temporalPatchSize } = readImageProcessor(dir);
   if (patchSize !== vision.patchSize || mergeSize !== vision.mergeSize)
     throw new TroupeError(
       'INVALID_MODEL',
       `[model] ${dir}: its image processor makes patches of ${patchSize} pixels and tokens of ${mergeSize} x ${mergeSize} of them, its config.json ` +
         `expects ${vision.patchSize} and ${vision.mergeSize} x ${vision.mergeSize}`,
+    );
+  if (temporalPatchSize !== null && temporalPatchSize !== vision.temporalPatchSize)
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir}: its image processor makes patches of ${temporalPatchSize} frames (temporal_patch_size), its config.json expects ` +
+        `${vision.temporalPatchSize}`,
     );
   vision.pixelMean = mean;
   vision.pixelStd = std;

@@ -32,6 +32,12 @@ export const maybeNone = (d: number, most: keyof typeof MODEL_LIMITS) =>
     .nullable()
     .optional()
     .transform((v) => (v === undefined ? d : v));
+/** Keys that a query sees, at most. Missing: the default; null: all. */
+export const slidingWindow = (d: number | null) =>
+  count('positions')
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? d : v));
 export const layerIndex = z.number().int().min(0);
 /** Missing: the default; null: none. */
 export const orNone = (d: number | null) =>

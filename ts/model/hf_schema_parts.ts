@@ -25,6 +25,7 @@ export const qwenWindow = {
     .number()
     .int()
     .min(0)
+    .max(MODEL_LIMITS.positions)
     .nullable()
     .optional()
     .transform((v) => (v === undefined ? 4096 : v === 0 ? null : v)),

@@ -16,6 +16,8 @@ export interface ImageProcessor {
   /** Pixels on a side of a patch, and patches on a side of what one token stands for. */
   patchSize: number;
   mergeSize: number;
+  /** Frames of a patch, of which an image fills all; null: it does not say. */
+  temporalPatchSize: number | null;
   /** [3] of pixels between 0 and 1. */
   mean: number[];
   std: number[];
@@ -46,6 +48,7 @@ const schema = z.object({
   max_pixels: pixels.nullish(),
   patch_size: size,
   merge_size: size,
+  temporal_patch_size: size.nullish(),
   image_mean: channels,
   image_std: deviations,
   do_resize: z.literal(true).nullish(),
@@ -80,6 +83,7 @@ export function readImageProcessor(dir: string): ImageProcessor {
     maxPixels,
     patchSize: c.patch_size,
     mergeSize: c.merge_size,
+    temporalPatchSize: c.temporal_patch_size ?? null,
     mean: c.image_mean,
     std: c.image_std,
   };

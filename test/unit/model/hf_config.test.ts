@@ -137,6 +137,14 @@ describe('defaults of the Hugging Face classes', () => {
       expect(resolve({ ...small, model_type, sliding_window: 0 }).slidingWindows).toEqual([0, 0, 0, 0]);
   });
 
+  test.each(['mistral', 'qwen2', 'phi3', 'gemma2', 'gemma3_text', 'mixtral', 'gpt_oss'])(
+    'a window of %s is a whole number of positions',
+    (model_type) => {
+      for (const sliding_window of [2.5, -1, 2 ** 31])
+        expect(() => resolve({ ...small, model_type, sliding_window })).toThrow(/sliding_window/);
+    },
+  );
+
   test('an empty quantization_config quantises nothing', () => {
     const plain = { ...small, model_type: 'llama' };
     expect(resolve({ ...plain, quantization_config: {} })).toEqual(resolve(plain));

@@ -158,6 +158,7 @@ describe('the image processor of the directory', () => {
   test.each([
     ['none', null, /has no preprocessor_config.json/],
     ['other', { ...processor, patch_size: 8 }, /patches of 8 pixels .* expects 4/],
+    ['frames', { ...processor, temporal_patch_size: 3 }, /patches of 3 frames .* expects 2/],
     ['nearest', { ...processor, resample: 0 }, /preprocessor_config.json: resample/],
     ['limits', { ...processor, size: {} }, /expected size.shortest_edge and size.longest_edge/],
     ['no_spread', { ...processor, image_std: [0.5, 0, 0.5] }, /image_std.1: expected a number > 0 .* got 0/],
