@@ -1,4 +1,5 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, type SpawnOptions, type StdioOptions, spawn } from 'node:child_process';
+import type { Writable } from 'node:stream';
 
 /**
  * Reads which groups there are until its input ends, which it does with the process at the other end, whatever that dies of. What a
@@ -21,6 +22,16 @@ for held in $groups; do
   kill -s KILL -- "-$held"
 done`;
 
+/** A program begins once its group is held: if this process were killed before that, nobody would end it. */
+const GATE = 'read -r held <&3 && exec 3<&- && exec "$@"';
+
+/** Of a program that a guard spawns. */
+export interface GuardedOptions {
+  env: NodeJS.ProcessEnv;
+  /** Of its first three file descriptors. */
+  stdio: Extract<StdioOptions, readonly unknown[]>;
+}
+
 /** Sends the signal to a process group, if there is one. */
 export function signalGroup(leader: number | undefined, signal: NodeJS.Signals): void {
   if (leader === undefined) return;
@@ -39,7 +50,17 @@ export class GroupGuard {
     for (const leader of this.groups) signalGroup(leader, 'SIGKILL');
   };
 
-  /** Starts a process that leads a group of its own, behind the shell that will see to it. */
+  /** Starts a program that leads a group of its own. One that is not there ends with status 127, and the shell's word for it on its standard error. */
+  spawn(program: string, args: readonly string[], { env, stdio }: GuardedOptions): ChildProcess {
+    const options: SpawnOptions = { env, stdio: [...stdio, 'pipe'], detached: true };
+    const child = this.start(() => spawn('/bin/sh', ['-c', GATE, 'sh', program, ...args], options));
+    const gate = child.stdio?.[3] as Writable | null | undefined;
+    gate?.on('error', () => undefined);
+    gate?.end('held\n');
+    return child;
+  }
+
+  /** Starts a process that leads a group of its own, behind the shell that will see to it, and that starts nothing before it is told to. */
   start<T extends { readonly pid?: number | undefined }>(program: () => T): T {
     if (this.shell === null) this.startShell();
     const child = program();

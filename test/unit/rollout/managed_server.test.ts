@@ -132,7 +132,9 @@ test('one that ends before it answers is an error with the end of its log', asyn
   );
   await expect(
     managed('first', ['/no/such/program']).ready(null, AbortSignal.timeout(20_000)),
-  ).rejects.toThrow(/\/no\/such\/program could not be started/);
+  ).rejects.toThrow(
+    /\/no\/such\/program ended with exit code 127; the end of .*server\.log:\n[\s\S]*not found/,
+  );
 });
 
 // What has a server when it is killed itself.

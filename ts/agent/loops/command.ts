@@ -1,5 +1,5 @@
 // Any program as the agent: it finds the policy where clients of the OpenAI and Anthropic APIs look, and prints its result.
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { toJson } from '../../base/text';
@@ -101,9 +101,7 @@ class Programs {
 
   private start(env: NodeJS.ProcessEnv): ChildProcess {
     const [program = '', ...args] = this.command;
-    return this.guard.start(() =>
-      spawn(program, args, { env, detached: true, stdio: ['pipe', 'pipe', 'pipe'] }),
-    );
+    return this.guard.spawn(program, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
   }
 }
 

@@ -1,5 +1,5 @@
 // A server that is there, or one that we start and stop.
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { closeSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
@@ -134,13 +134,10 @@ export class ManagedServer implements InferenceServer {
     mkdirSync(path.dirname(log), { recursive: true });
     const file = openSync(log, 'a');
     // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
-    const child = this.guard.start(() =>
-      spawn(program as string, [...first, ...launch.args, ...args], {
-        env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
-        stdio: ['ignore', file, file],
-        detached: true,
-      }),
-    );
+    const child = this.guard.spawn(program as string, [...first, ...launch.args, ...args], {
+      env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
+      stdio: ['ignore', file, file],
+    });
     closeSync(file);
     this.current?.close();
     this.current = new ServerClient(`http://${host}:${port}`);
