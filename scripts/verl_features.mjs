@@ -7,10 +7,7 @@ const CASES = {
   'other parts of Megatron': ({ text }) =>
     /pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
       text,
-    ) ||
-    /moe_z_loss_coeff=(?!0(\.0*)?(\n|$))|load_balancing_type=["']?(?!none)\w|moe_expert_capacity_factor=|enable_expert_bias=True/.test(
-      text,
-    ),
+    ) || /load_balancing_type=["']?(?!none)\w|moe_expert_capacity_factor=|enable_expert_bias=True/.test(text),
   'another engine': ({ text }) =>
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>

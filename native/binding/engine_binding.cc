@@ -218,17 +218,17 @@ Napi::Value update_critic(const Napi::CallbackInfo& info) {
       write_metrics_list);
 }
 
-// MetricsList Engine::update_sft(const SftBatch&, const MiniBatches&)
-// updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches): Promise<NativeMetrics[]>
+// MetricsList Engine::update_sft(const SftBatch&, const MiniBatches&, const SftLossOptions&)
+// updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches,
+//           loss: NativeSftLossOptions): Promise<NativeMetrics[]>
 Napi::Value update_sft(const Napi::CallbackInfo& info) {
   const Arguments args(info, "updateSft");
   SftBatch batch = read_sft_batch(args(1, "batch"));
   MiniBatches mini = read_mini_batches(args(2, "mini"), batch.tokens.size());
   return call_engine(
       info, args(0, "engine"),
-      [batch = std::move(batch), mini = std::move(mini)](Engine& engine) {
-        return engine.update_sft(batch, mini);
-      },
+      [batch = std::move(batch), mini = std::move(mini), loss = read_sft_loss_options(args(3, "loss"))](
+          Engine& engine) { return engine.update_sft(batch, mini, loss); },
       write_metrics_list);
 }
 

@@ -202,6 +202,7 @@ PolicyLossOptions read_policy_loss_options(const Field& dto) {
   options.kl_loss_coef = dto["klLossCoef"].number();
   options.kl_loss_type = parse_kl_penalty(dto["klLossType"].string());
   options.router_aux_loss_coef = dto["routerAuxLossCoef"].number();
+  options.router_z_loss_coef = dto["routerZLossCoef"].number();
   for (const auto& [name, field] : dto["extra"].entries()) options.extra[name] = field.number();
   if (!dto["distillation"].is_null()) options.distillation = read_distillation(dto["distillation"]);
   return options;
@@ -212,7 +213,12 @@ ValueLossOptions read_value_loss_options(const Field& dto) {
   options.clip_range = dto["clipRange"].number();
   options.aggregation = parse_aggregation(dto["aggregation"].string());
   options.scale_factor = dto["scaleFactor"].number();
+  options.router_z_loss_coef = dto["routerZLossCoef"].number();
   return options;
+}
+
+SftLossOptions read_sft_loss_options(const Field& dto) {
+  return {dto["routerZLossCoef"].number()};
 }
 
 ops::Quantization read_quantization(const Field& dto) {

@@ -12,6 +12,7 @@ EngineOptions read_engine_options(const Field& dto);
 StateKinds read_state_kinds(const Field& dto);
 PolicyLossOptions read_policy_loss_options(const Field& dto);
 ValueLossOptions read_value_loss_options(const Field& dto);
+SftLossOptions read_sft_loss_options(const Field& dto);
 ops::Quantization read_quantization(const Field& dto);
 
 }  // namespace troupe::binding

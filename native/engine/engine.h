@@ -197,7 +197,8 @@ class Engine {
   virtual at::Tensor compute_values(const TokenBatch& batch) = 0;  // [sum R] float32
   virtual MetricsList update_critic(const ValueBatch& batch, const MiniBatches& mini,
                                     const ValueLossOptions& loss) = 0;
-  virtual MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) = 0;
+  virtual MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini,
+                                 const SftLossOptions& loss) = 0;
   virtual GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) = 0;
 
   // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine;

@@ -64,7 +64,7 @@ class RankEngine final : public Engine {
   at::Tensor compute_values(const TokenBatch& batch) override;
   MetricsList update_critic(const ValueBatch& batch, const MiniBatches& mini,
                             const ValueLossOptions& loss) override;
-  MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) override;
+  MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini, const SftLossOptions& loss) override;
   GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) override;
   RolloutStats open_rollout(const RolloutOptions& options) override;
   void begin_rollout(int64_t version, bool restart) override;
@@ -78,11 +78,19 @@ class RankEngine final : public Engine {
   void abort(const std::string& reason) override;
 
  private:
-  // `has_gradient` [B] uint8, or undefined: all. balance_coef: of ExpertLoad::balance_loss in the loss.
+  // Weights in the loss: of ExpertLoad::balance_loss, and of RouterZLoss.
+  struct RouterLosses {
+    double balance_coef = 0, z_coef = 0;
+  };
+  // `has_gradient` [B] uint8, or undefined: all.
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& has_gradient,
-                          const MiniBatches& mini, LossHead& head, double balance_coef = 0);
+                          const MiniBatches& mini, LossHead& head, const RouterLosses& routers);
   // Of a model with experts.
   bool counts_routers() const { return options_.model.moe.has_value(); }
+  // Of these micro-batches, two parts for each mini-batch: [M] the tokens that its routers see, over all
+  // ranks. Every rank at the same time.
+  std::vector<double> routed_tokens(const BatchLayout& layout,
+                                    const std::vector<std::vector<MicroBatch>>& parts) const;
   // False where another rank of the tensor-parallel group counts the same choices.
   bool own_choices() const { return mesh_.tp()->rank() == 0; }
   void optimizer_step(Metrics& metrics);

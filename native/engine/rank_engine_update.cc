@@ -1,5 +1,6 @@
 // The update verbs: policy, critic, supervised.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include "base/error.h"
 #include "engine/loss_head.h"
@@ -7,6 +8,7 @@
 #include "engine/router_watch.h"
 #include "engine/stage_work.h"
 #include "model/expert_load.h"
+#include "model/router_z_loss.h"
 #include "optim/adamw.h"
 
 // The update verbs of RankEngine. A mini-batch is cut into micro-batches by the packing alone;
@@ -38,9 +40,13 @@ size_t agreed_entries(const MiniBatches& mini) {
 
 MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
                                     const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head,
-                                    double balance_coef) {
+                                    const RouterLosses& routers) {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) cannot be updated");
+  for (const auto& [name, coef] : {std::pair{"aux", routers.balance_coef}, std::pair{"z", routers.z_coef}}) {
+    require(coef == 0 || counts_routers(), ErrorCode::kInvalidArgument, "[update] router_", name,
+            "_loss_coef ", coef, ": expected 0 for a model without experts");
+  }
   check_mini(mini, layout);
   // All of them first: a sequence that does not fit must not be found after an optimiser step.
   // Two entries per mini-batch: what is propagated backwards, and what is not.
@@ -68,7 +74,15 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   };
   std::optional<ExpertLoad> load;
   if (counts_routers()) load.emplace(options_.model.num_layers, options_.model.moe->num_experts, device_);
-  RouterWatch watch(transformer_, {.no_choices = no_choices(tokens)});
+  std::optional<RouterZLoss> z_loss;
+  std::vector<double> routed;
+  if (routers.z_coef != 0) {
+    z_loss.emplace(routers.z_coef, device_);
+    routed = routed_tokens(layout, micro_batches);
+  }
+  // The rank that counts the choices of a tensor-parallel group finds the gradient of these losses, too.
+  RouterWatch watch(transformer_, {.z_loss = z_loss && own_choices() ? &*z_loss : nullptr,
+                                   .no_choices = no_choices(tokens)});
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
@@ -78,7 +92,8 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
         watch.count_in(&*load);
         watch.balance_by({});
       }
-      if (balance_coef != 0) {
+      if (z_loss) z_loss->begin(routed[m]);
+      if (routers.balance_coef != 0) {
         // The gradient of the load-balancing loss depends on the choices of all tokens of the mini-batch: one
         // more forward pass collects them first.
         for (const size_t part : {2 * m, 2 * m + 1}) {
@@ -87,22 +102,24 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
         }
         load->sum(*mesh_.world(), own_choices());
         watch.count_in(nullptr);
-        watch.balance_by(own_choices() ? load->balance_gradient() * balance_coef : at::Tensor());
+        watch.balance_by(own_choices() ? load->balance_gradient() * routers.balance_coef : at::Tensor());
       }
       run_part(m, true);
       run_part(m, false);
-      if (load && balance_coef == 0) load->sum(*mesh_.world(), own_choices());
+      if (load && routers.balance_coef == 0) load->sum(*mesh_.world(), own_choices());
+      if (z_loss) z_loss->sum(*mesh_.world());
       // A rank without sequences has no metrics of this mini-batch.
       const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
       Metrics metrics = any || sharding_.size() == 1 ? head.summarize(static_cast<int64_t>(m)) : Metrics();
       if (load) metrics.merge(load->metrics());
-      if (balance_coef != 0) {
-        const double balance = load->balance_loss();
-        metrics["moe/aux_loss"] = balance;
-        // The caller sums losses over the ranks that have data of their own. This one is the same on all of
-        // them, so the first alone adds it.
-        if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += balance_coef * balance;
-      }
+      // The caller sums losses over the ranks that have data of their own. These are the same on all of them,
+      // so the first alone adds them.
+      const auto report = [&](const char* name, double value, double coef) {
+        metrics[name] = value;
+        if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += coef * value;
+      };
+      if (routers.balance_coef != 0) report("moe/aux_loss", load->balance_loss(), routers.balance_coef);
+      if (z_loss) report("moe/z_loss", z_loss->value(), z_loss->coefficient());
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
@@ -110,6 +127,24 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   ++schedule_steps_;
   sharding_.release_all();
   return all;
+}
+
+std::vector<double> RankEngine::routed_tokens(const BatchLayout& layout,
+                                              const std::vector<std::vector<MicroBatch>>& parts) const {
+  std::vector<double> own(parts.size() / 2, 0);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (const MicroBatch& micro : parts[part]) {
+      // The last token of a sequence predicts nothing and has no row.
+      for (const int64_t i : micro.sequences)
+        own[part / 2] += static_cast<double>(layout.lengths[static_cast<size_t>(i)] - 1);
+    }
+  }
+  // Neighbours that share sequences (ulysses) each count them.
+  const at::Tensor sum = at::tensor(own, at::TensorOptions().dtype(at::kDouble)).to(device_) /
+                         static_cast<double>(options_.ulysses);
+  if (mesh_.dp()->size() > 1) mesh_.dp()->all_reduce(sum, ReduceOp::kSum, {"update", "tokens of routers"});
+  const at::Tensor all = sum.cpu();
+  return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
 void RankEngine::optimizer_step(Metrics& metrics) {
@@ -142,11 +177,9 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
   check_temperature(temperature);
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
-  require(loss.router_aux_loss_coef == 0 || counts_routers(), ErrorCode::kInvalidArgument,
-          "[update_policy] router_aux_loss_coef ", loss.router_aux_loss_coef,
-          ": expected 0 for a model without experts");
   const auto head = make_policy_head(head_context(), batch, layout, mini, loss, temperature);
-  return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head, loss.router_aux_loss_coef);
+  return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head,
+                     {loss.router_aux_loss_coef, loss.router_z_loss_coef});
 }
 
 MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,
@@ -157,17 +190,18 @@ MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   const auto head = make_value_head(head_context(), batch, layout, mini, loss);
-  return run_updates(batch.tokens, layout, {}, mini, *head);
+  return run_updates(batch.tokens, layout, {}, mini, *head, {0, loss.router_z_loss_coef});
 }
 
-MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& mini) {
+MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& mini,
+                                   const SftLossOptions& loss) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, agreed_entries(mini));
   require_head(HeadKind::kLm, "update_sft");
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   const auto head = make_sft_head(head_context(), batch, layout, mini);
-  return run_updates(batch.tokens, layout, {}, mini, *head);
+  return run_updates(batch.tokens, layout, {}, mini, *head, {0, loss.router_z_loss_coef});
 }
 
 }  // namespace troupe

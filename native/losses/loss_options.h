@@ -68,7 +68,9 @@ struct PolicyLossOptions {
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
   KlPenalty kl_loss_type;
-  double router_aux_loss_coef = 0;      // of a mixture of experts: weight of ExpertLoad::balance_loss
+  // Of a mixture of experts: weights of ExpertLoad::balance_loss and of RouterZLoss.
+  double router_aux_loss_coef = 0;
+  double router_z_loss_coef = 0;
   std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
   std::optional<DistillationOptions> distillation;
 };
@@ -84,6 +86,11 @@ struct ValueLossOptions {
   double clip_range = 0.5;
   Aggregation aggregation = Aggregation::kTokenMean;
   double scale_factor = 0;
+  double router_z_loss_coef = 0;  // as in PolicyLossOptions
+};
+
+struct SftLossOptions {
+  double router_z_loss_coef = 0;  // as in PolicyLossOptions
 };
 
 }  // namespace troupe

@@ -9,6 +9,7 @@
 
 #include "base/parallel.h"
 #include "model/expert_load.h"
+#include "model/router_z_loss.h"
 
 namespace troupe {
 
@@ -62,18 +63,22 @@ at::Tensor Router::choose(const at::Tensor& scores) const {
   return std::get<1>(ranked.topk(config_.top_k, -1)).contiguous();
 }
 
-ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
-                            const at::Tensor& given, bool on_device) const {
-  ExpertRouting routing;
-  const int64_t tokens = x.size(0);
-  const at::Tensor logits = at::empty({tokens, config_.num_experts}, x.options().dtype(logit_type()));
+at::Tensor Router::logits(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
+  at::Tensor logits = at::empty({x.size(0), config_.num_experts}, x.options().dtype(logit_type()));
   for_each_row_tile(
-      tokens, row_tile, x.device(),
+      x.size(0), row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
         linear_.forward(x.narrow(0, begin, end - begin).to(logit_type()),
                         logits.narrow(0, begin, end - begin), weight);
       },
       weight.packed());
+  return logits;
+}
+
+ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
+                            const at::Tensor& given, bool on_device) const {
+  ExpertRouting routing;
+  const at::Tensor logits = this->logits(x, row_tile, weight);
   if (config_.score == RouterScore::kSigmoid) {
     routing.scores = at::empty_like(logits);
     ops::activation_forward(Activation::kSigmoid, /*gated=*/false, logits, routing.scores);
@@ -153,6 +158,13 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
   }
   const at::Tensor d_logits =
       sigmoid ? d_scores * scores * (1 - scores) : scores * (d_scores - (d_scores * scores).sum(-1, true));
+  if (work.z_loss != nullptr) {
+    // Of sigmoids the logits cannot be had back where they have rounded to 1, so the product is made again:
+    // it is small beside the experts', and what the backward pass keeps stays the same.
+    const int64_t rows = work.tokens.size(0);
+    work.z_loss->backward(logits(x.narrow(0, first, rows), kRowTile, pack()), work.tokens,
+                          d_logits.narrow(0, first, rows));
+  }
   const at::Tensor rounded = d_logits.to(logit_type());
   linear_.accumulate_grad(rounded, x.to(logit_type()));
   dx.add_(at::mm(rounded, linear_.weight.to(logit_type())));

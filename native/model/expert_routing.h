@@ -11,6 +11,7 @@
 namespace troupe {
 
 class ExpertLoad;
+class RouterZLoss;
 
 // What a pass asks of the router of a layer, beside the choice. T rows of this rank.
 struct RouterWork {
@@ -19,6 +20,7 @@ struct RouterWork {
   at::Tensor tokens;  // [T] float32: how many tokens of the batch a row stands for
   // [E] float32: added to the gradient by the probabilities of every token; undefined: nothing
   at::Tensor balance;
+  RouterZLoss* z_loss = nullptr;  // whose gradient by the logits of every token is added; null: nothing
   // [T, layers with experts * k] of whole numbers, of this block [T, k]: what to choose instead (undefined:
   // nothing), and where to write what has been chosen (undefined: nowhere).
   at::Tensor given, record;
@@ -71,6 +73,8 @@ class Router {
   void count(const ExpertRouting& routing, const RouterWork& work, int64_t first) const;
 
  private:
+  // x [T, H] -> [T, E] in logit_type().
+  at::Tensor logits(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
   void sort_slots(ExpertRouting& routing, bool on_device) const;
   // [T, k], the likeliest first.
   at::Tensor choose(const at::Tensor& scores) const;

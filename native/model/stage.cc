@@ -96,10 +96,11 @@ void Stage::enable_adapters(bool enabled) {
 
 RouterWork Stage::router_work(const PackedTokens& packed) const {
   RouterWork work;
-  if (orders_.load != nullptr || orders_.balance.defined()) {
+  if (orders_.load != nullptr || orders_.balance.defined() || orders_.z_loss != nullptr) {
     work.load = orders_.load;
     work.tokens = upload(packed.sequences, device_);
     work.balance = orders_.balance;
+    work.z_loss = orders_.z_loss;
   }
   if (packed.routed_experts.defined())
     work.given = upload(packed.routed_experts, device_).view(routing_shape(config_).dtype());

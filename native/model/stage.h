@@ -45,11 +45,13 @@ struct StagePass {
 };
 
 // What passes ask of the routers: to count their choices (null: nowhere), to add to the gradient by their
-// probabilities (RouterWork::balance), to record their choices (null: nowhere). no_choices: [0, width], where
-// all micro-batches say what is to be chosen and this rank may have none.
+// probabilities (RouterWork::balance) and by their logits (null: nothing), to record their choices (null:
+// nowhere). no_choices: [0, width], where all micro-batches say what is to be chosen and this rank may have
+// none.
 struct RouterOrders {
   ExpertLoad* load = nullptr;
   at::Tensor balance = {};
+  RouterZLoss* z_loss = nullptr;
   RoutingRecord* record = nullptr;
   at::Tensor no_choices = {};
 };

@@ -155,6 +155,7 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
   klLossCoef: 0.001,
   klLossType: 'low_var_kl',
   routerAuxLossCoef: 0,
+  routerZLossCoef: 0,
   extra: {},
   distillation: null,
 };

@@ -119,6 +119,7 @@ struct Task {
   bool supervised = false;
   PolicyLossOptions policy = {};
   Aggregation value_aggregation = Aggregation::kTokenMean;
+  double router_z_loss_coef = 0;  // of whichever loss
 };
 
 struct Outcome {
@@ -141,14 +142,17 @@ inline Outcome work(Engine& engine, HeadKind head, const LongBatch& batch, const
   for (int64_t update = 0; update < task.updates; ++update) {
     MetricsList metrics;
     if (task.supervised) {
-      metrics = engine.update_sft({batch.tokens, batch.mask}, mini);
+      metrics = engine.update_sft({batch.tokens, batch.mask}, mini, {task.router_z_loss_coef});
     } else if (head == HeadKind::kLm) {
-      metrics = engine.update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, mini,
-                                     task.policy, 0.9);
+      PolicyLossOptions loss = task.policy;
+      loss.router_z_loss_coef = task.router_z_loss_coef;
+      metrics =
+          engine.update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, mini, loss, 0.9);
     } else {
       ValueLossOptions loss;
       loss.clip_range = 100;  // no prediction is so far from the old value that it has no gradient
       loss.aggregation = task.value_aggregation;
+      loss.router_z_loss_coef = task.router_z_loss_coef;
       metrics = engine.update_critic({batch.tokens, batch.mask, batch.a, batch.b}, mini, loss);
     }
     outcome.metrics.insert(outcome.metrics.end(), metrics.begin(), metrics.end());

@@ -66,7 +66,7 @@ TEST(a_batch_that_one_rank_refuses) {
   });
   check_refused("vocabulary", HeadKind::kLm, [](Engine& engine, int64_t rank, bool wrong) {
     const Share share = share_with_a_token_outside(rank, wrong);
-    engine.update_sft({share.tokens, share.mask}, share.mini);
+    engine.update_sft({share.tokens, share.mask}, share.mini, {});
   });
 }
 

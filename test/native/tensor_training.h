@@ -26,6 +26,7 @@ inline EngineOptions tensor_options(const std::string& variant, HeadKind head, i
 inline EngineOptions alone(EngineOptions options) {
   options.parallel = {};
   options.pipeline = {};
+  options.ulysses = 1;
   options.sequence_parallel = false;
   options.prefetch = false;
   options.offload = {};

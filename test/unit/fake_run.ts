@@ -42,6 +42,7 @@ export class FakeEngines {
   /** Responses come from processes of their own. */
   apart = false;
   updateOptions: unknown = null;
+  criticOptions: unknown = null;
   logProbOptions: unknown = null;
   /** A copy of the batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
@@ -110,7 +111,8 @@ export class FakeEngines {
               this.call('computeValues');
               return { values: perToken(batch, this.criticWeights, 'values') };
             },
-            updateCritic: async (batch) => {
+            updateCritic: async (batch, options) => {
+              this.criticOptions = options;
               this.call('updateCritic');
               this.criticWeights += batch.get('returns').reduce((sum, x) => sum + x * 0.001, 0);
               return { 'critic/vf_loss': this.criticWeights };

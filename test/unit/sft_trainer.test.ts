@@ -13,7 +13,7 @@ const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
 const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
   ({
     data: { train_batch_size: 2 },
-    model: { lora_rank: 0, lora_adapter_path: null },
+    model: { lora_rank: 0, lora_adapter_path: null, router_z_loss_coef: 0.002 },
     trainer: {
       default_local_dir: directory,
       total_epochs: 2,
@@ -30,14 +30,16 @@ const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
 
 function fakeEngine(
   onUpdate: (count: number) => void = () => {},
-): SftEngine & { closed: boolean; seen: number[][] } {
+): SftEngine & { closed: boolean; seen: number[][]; coefs: Set<number | undefined> } {
   let weights = 1;
   let count = 0;
   const engine = {
     closed: false,
     seen: [] as number[][],
-    updateSft: async (batch: Batch) => {
+    coefs: new Set<number | undefined>(),
+    updateSft: async (batch: Batch, o: { routerZLossCoef?: number } = {}) => {
       onUpdate(++count);
+      engine.coefs.add(o.routerZLossCoef);
       engine.seen.push(Array.from(batch.get('responseMask')));
       weights = weights * 0.9 + batch.get('tokens').reduce((a, b) => a + b, 0) * 1e-3;
       return { 'actor/loss': weights, 'actor/lr': 0.1, 'perf/mfu/actor': performance.now() };
@@ -98,6 +100,7 @@ test('trains all epochs, validates, saves the model', async () => {
   const result = await runSft(directory, engine);
   expect(result).toMatchObject({ step: 6, interrupted: false, finalModel: join(directory, 'final_model') });
   expect(engine.seen[0]).toEqual([0, 1, 0, 1]);
+  expect([...engine.coefs]).toEqual([0.002]);
   expect(engine.closed).toBe(true);
   const lines = readFileSync(join(directory, 'metrics.jsonl'), 'utf8').trim().split('\n');
   expect(lines).toHaveLength(6);

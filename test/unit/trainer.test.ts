@@ -152,6 +152,14 @@ describe('the recipe', () => {
     expect(run.engines.updateOptions).toMatchObject({ miniBatchSize: 4, ppoEpochs: 1, temperature: 1 });
   });
 
+  test('the z-loss of routers reaches both updates', async () => {
+    const coefs = ['actor_rollout_ref.actor.router_z_loss_coef=0.002', 'critic.router_z_loss_coef=0.003'];
+    const run = trainer({ overrides: [...ppo, 'trainer.total_training_steps=1', ...coefs] });
+    await run.trainer.fit();
+    expect(run.engines.updateOptions).toMatchObject({ loss: { routerZLossCoef: 0.002 } });
+    expect(run.engines.criticOptions).toMatchObject({ routerZLossCoef: 0.003 });
+  });
+
   test('remax generates greedy answers for its baseline', async () => {
     const overrides = [
       'algorithm.adv_estimator=remax',

@@ -22,9 +22,9 @@ import {
   routingBytes,
   splitExperts,
 } from '../engine/routed_experts';
-import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../engine/shards';
+import { checkMiniBatches, planUpdate, tokenBatch } from '../engine/shards';
 import { checkTopIds, splitTop, topPlaces } from '../engine/top_tokens';
-import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
+import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch, NativeSftBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
 import type { NativeRolloutConfig } from '../rollout/native/native_options';
@@ -37,7 +37,7 @@ import { policyBatch, policyColumns, teacherColumns } from './policy_batch';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
-import { resolvePolicyLoss } from './update_options';
+import { resolvePolicyLoss, resolveSftLoss } from './update_options';
 
 /** What an actor is made of, and how much its rollout may take. */
 export interface ActorOptions extends EngineOptions {
@@ -277,17 +277,24 @@ export class Actor extends TrainedModel {
   /** Supervised: cross-entropy of the response tokens whose responseMask is 1, averaged over each mini-batch. */
   async updateSft(
     b: Batch,
-    o: { miniBatchSize?: number | readonly number[]; epochs?: number } = {},
+    o: { miniBatchSize?: number | readonly number[]; epochs?: number; routerZLossCoef?: number } = {},
   ): Promise<UpdateMetrics> {
     const where = 'updateSft';
-    checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
+    checkOptionNames(where, o, ['miniBatchSize', 'epochs', 'routerZLossCoef']);
     const epochs = countOption(where, 'epochs', o.epochs, RUN_LIMITS.passes, 1);
+    const loss = resolveSftLoss(where, o);
     this.engine.checkUpdate(where, b, []);
     const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
     const shards = planUpdate(b.select([]), miniSizes, epochs, this.engine.dataParallelSize);
     const started = performance.now();
-    const records = await this.engine.splitCollect('updateSft', shards.map(sftArguments), (byRank) =>
-      mergeRanks(byRank, shards),
+    const records = await this.engine.splitCollect(
+      'updateSft',
+      shards.map((shard): [NativeSftBatch, typeof shard.mini, typeof loss] => [
+        { tokens: tokenBatch(shard.batch), lossMask: shard.batch.get('responseMask') },
+        shard.mini,
+        loss,
+      ]),
+      (byRank) => mergeRanks(byRank, shards),
     );
     return this.updateMetrics(b, epochs, started, records);
   }
@@ -332,11 +339,3 @@ export class Actor extends TrainedModel {
     };
   }
 }
-
-const sftArguments = ({
-  batch,
-  mini,
-}: UpdateShard): [{ tokens: ReturnType<typeof tokenBatch>; lossMask: Uint8Array }, typeof mini] => [
-  { tokens: tokenBatch(batch), lossMask: batch.get('responseMask') },
-  mini,
-];

@@ -5,10 +5,10 @@ import type { NativePolicyLossOptions } from '../native/bridge';
 /**
  * [B] 1 where the policy loss of a sequence may have a gradient, 0 where it has none; null: all may. A sequence has none without
  * policy tokens, and where its advantages are all zero (in GRPO: every response to a prompt got the same reward) and no other
- * term of the loss, KL, entropy or a teacher, moves it. The load-balancing loss of experts is one of every token.
+ * term of the loss, KL, entropy or a teacher, moves it. Losses of routers are of every token.
  */
 export function gradientSequences(batch: Batch, loss: NativePolicyLossOptions): Uint8Array | null {
-  if (loss.routerAuxLossCoef !== 0) return null;
+  if (loss.routerAuxLossCoef !== 0 || loss.routerZLossCoef !== 0) return null;
   const { responseOffsets } = batch;
   const [mask, advantages] = [batch.get('responseMask'), batch.get('advantages')];
   const otherTerms =

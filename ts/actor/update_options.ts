@@ -12,7 +12,12 @@ import {
 } from '../algorithms/rollout_correction/options';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { show } from '../base/text';
-import type { NativeDistillation, NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
+import type {
+  NativeDistillation,
+  NativePolicyLossOptions,
+  NativeSftLossOptions,
+  NativeValueLossOptions,
+} from '../native/bridge';
 import { type DistillationOptions, resolveDistillation } from './distillation_options';
 
 export interface PolicyLossOptions {
@@ -31,6 +36,8 @@ export interface PolicyLossOptions {
   klLossType?: string; // low_var_kl
   /** Of a mixture of experts: weight of the load-balancing loss (docs/algorithms.md), at the cost of one more forward pass; default 0. */
   routerAuxLossCoef?: number;
+  /** Of a mixture of experts: weight of the z-loss of the routers (docs/algorithms.md); default 0. */
+  routerZLossCoef?: number;
   /** bypass_mode: how the current policy is corrected for the rollout's, and its `lossType`. */
   rolloutCorrection?: RolloutCorrectionOptions;
   /** Learn from a teacher, too: the batch has teacherLogProbs, or with forward_kl_topk teacherTopLogProbs and teacherTopIds. */
@@ -45,6 +52,7 @@ export interface ValueLossOptions {
   clipRangeValue?: number; // 0.5
   aggregation?: Aggregation;
   scaleFactor?: number;
+  routerZLossCoef?: number; // 0; as in PolicyLossOptions
 }
 
 const POLICY_KEYS = [
@@ -60,6 +68,7 @@ const POLICY_KEYS = [
   'klLossCoef',
   'klLossType',
   'routerAuxLossCoef',
+  'routerZLossCoef',
   'rolloutCorrection',
   'kwargs',
   'distillation',
@@ -110,6 +119,7 @@ export function resolvePolicyLoss(
     klLossCoef: numberOption(where, 'klLossCoef', o.klLossCoef, 0.001),
     klLossType,
     routerAuxLossCoef: numberOption(where, 'routerAuxLossCoef', o.routerAuxLossCoef, 0, { min: 0 }),
+    routerZLossCoef: zLossCoef(where, o),
     extra,
     distillation: distillationOf(where, mode, o),
   };
@@ -153,8 +163,16 @@ export function resolveValueLoss(
     clipRange: numberOption(where, 'clipRangeValue', o.clipRangeValue, 0.5, { min: 0 }),
     aggregation,
     scaleFactor: scaleFactor(where, aggregation, o.scaleFactor, longest),
+    routerZLossCoef: zLossCoef(where, o),
   };
 }
+
+export function resolveSftLoss(where: string, o: { routerZLossCoef?: number }): NativeSftLossOptions {
+  return { routerZLossCoef: zLossCoef(where, o) };
+}
+
+const zLossCoef = (where: string, { routerZLossCoef }: { routerZLossCoef?: number }): number =>
+  numberOption(where, 'routerZLossCoef', routerZLossCoef, 0, { min: 0 });
 
 function scaleFactor(where: string, aggregation: Aggregation, given: unknown, longest: number): number {
   const value = numberOption(where, 'scaleFactor', given, Math.max(longest, 1), { above: 0 });

@@ -23,6 +23,8 @@ export interface CriticUpdateOptions {
   aggregation?: Aggregation; // token-mean
   /** Divisor of seq-mean-token-sum-norm; default: the longest response of the batch, in tokens. */
   scaleFactor?: number;
+  /** Of a mixture of experts: weight of the z-loss of the routers (docs/algorithms.md), 0. */
+  routerZLossCoef?: number;
 }
 
 /** critic/vf_loss, critic/vf_clipfrac, critic/vpred_mean, critic/grad_norm, critic/lr, perf/*. */
@@ -64,6 +66,7 @@ export class Critic extends TrainedModel {
       'clipRangeValue',
       'aggregation',
       'scaleFactor',
+      'routerZLossCoef',
     ]);
     const epochs = countOption(where, 'ppoEpochs', o.ppoEpochs, RUN_LIMITS.passes, 1);
     requireBatch(where, b);

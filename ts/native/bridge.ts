@@ -26,6 +26,7 @@ import type {
   NativePolicyLossInputs,
   NativePolicyLossOptions,
   NativePolicyLossResult,
+  NativeSftLossOptions,
   NativeValueLossInputs,
   NativeValueLossOptions,
   NativeValueLossResult,
@@ -126,7 +127,12 @@ export interface NativeBinding {
     mini: NativeMiniBatches,
     loss: NativeValueLossOptions,
   ): Promise<NativeMetrics[]>;
-  updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches): Promise<NativeMetrics[]>;
+  updateSft(
+    engine: NativeEngine,
+    batch: NativeSftBatch,
+    mini: NativeMiniBatches,
+    loss: NativeSftLossOptions,
+  ): Promise<NativeMetrics[]>;
   /** Once per engine, every rank at the same time; see Engine::open_rollout. */
   openRollout(engine: NativeEngine, options: NativeRolloutOptions): Promise<NativeRolloutStats>;
   /** All ranks together: the weights as steps need them, until another verb begins. */

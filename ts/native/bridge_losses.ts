@@ -32,6 +32,8 @@ export interface NativePolicyLossOptions {
   klLossType: string;
   /** Weight of the load-balancing loss of a mixture of experts (native/model/expert_load.h); 0: none. */
   routerAuxLossCoef: number;
+  /** Weight of the z-loss of its routers (native/model/router_z_loss.h); 0: none. */
+  routerZLossCoef: number;
   /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
   extra: Record<string, number>;
   distillation: NativeDistillation | null;
@@ -48,6 +50,11 @@ export interface NativeValueLossOptions {
   clipRange: number;
   aggregation: string;
   scaleFactor: number;
+  routerZLossCoef: number; // as in NativePolicyLossOptions
+}
+
+export interface NativeSftLossOptions {
+  routerZLossCoef: number; // as in NativePolicyLossOptions
 }
 
 /** Of a distillation with topK, [ΣR * topK]: the student's log-probs of the teacher's tokens, and which are among its own likeliest. */

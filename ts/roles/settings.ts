@@ -8,6 +8,7 @@ import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
 import { hasRolloutPool } from '../config/derived/pools';
 import { decodingRanks } from '../config/derived/rollout_place';
+import { routerZLossCoef } from '../config/derived/router_z_loss';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { NativeRolloutConfig } from '../rollout/native/native_options';
 import type { SamplingOptions } from '../rollout/sampling';
@@ -78,6 +79,7 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
     klLossCoef: actor.kl_loss_coef,
     klLossType: actor.kl_loss_type,
     routerAuxLossCoef: actor.router_aux_loss_coef,
+    routerZLossCoef: routerZLossCoef(actor),
     distillation: distillationOptions(config),
     tauPos: actor.tau_pos,
     tauNeg: actor.tau_neg,

@@ -144,7 +144,9 @@ export class SftTrainer {
         const { examples, epoch } = await data.train.next();
         engine.setPhase?.(`update of step ${step}`);
         const batch = await sftBatch(examples);
-        const update = await timer.time('step', () => engine.updateSft(batch));
+        const update = await timer.time('step', () =>
+          engine.updateSft(batch, { routerZLossCoef: this.config.model.router_z_loss_coef }),
+        );
         engine.setPhase?.(null);
         const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
         const { length } = batch.get('tokens');

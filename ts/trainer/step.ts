@@ -10,6 +10,7 @@ import { deriveSeed } from '../base/seed';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import { routerReplay } from '../config/derived/router_replay';
+import { routerZLossCoef } from '../config/derived/router_z_loss';
 import { indicesByRank } from '../engine/shards';
 import type { RewardManager } from '../reward/contract/types';
 import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
@@ -227,6 +228,7 @@ async function updateCritic({ config, engines }: StepContext, batch: Batch, metr
     ppoEpochs: critic.ppo_epochs,
     clipRangeValue: critic.cliprange_value,
     aggregation: critic.loss_agg_mode,
+    routerZLossCoef: routerZLossCoef(critic),
     ...(critic.loss_scale_factor === null ? {} : { scaleFactor: critic.loss_scale_factor }),
   });
   Object.assign(metrics, update);

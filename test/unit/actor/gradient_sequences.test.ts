@@ -30,6 +30,10 @@ test.each<[string, object]>([
 test('a KL term of weight zero moves nothing', () =>
   expect(flags('vanilla', { useKlLoss: true, klLossCoef: 0 })).toEqual([1, 0, 0, 0, 0]));
 
+test.each(['routerAuxLossCoef', 'routerZLossCoef'])('%s is of every token', (name) =>
+  expect(flags('vanilla', { [name]: 0.1 })).toBeNull(),
+);
+
 test('null where every sequence has a gradient; NaN is one', () => {
   const loss = resolvePolicyLoss('loss', { mode: 'vanilla' }, 2);
   const all = Batch.fromSequences([[1], [1]], [[1], [1]], { advantages: [1, Number.NaN] });

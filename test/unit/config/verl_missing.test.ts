@@ -158,6 +158,7 @@ describe('what is missing is named', () => {
       apply_rope_fusion: true,
       masked_softmax_fusion: true,
       use_flash_attn: true,
+      moe_z_loss_coeff: 0.001,
       fp8: false,
     };
     expect(ppo(`model_engine=megatron ${below({ ...kernels, attention_dropout: 0.0 })}`).notMapped).toEqual(

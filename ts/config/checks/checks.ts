@@ -14,6 +14,7 @@ import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
+import { checkRouterZLoss } from '../derived/router_z_loss';
 import { teachersOf } from '../derived/teachers';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
@@ -112,6 +113,8 @@ export function checkConsistency(config: ResolvedConfig): void {
     }),
     () => checkAgent(config),
     () => checkRouterReplay(config),
+    () => checkRouterZLoss('actor_rollout_ref.actor', actor),
+    () => checkRouterZLoss('critic', critic),
     () => checkSampling(roles.rollout),
     () => checkRolloutServers(config),
     () => checkAsynchrony(config),

@@ -92,7 +92,11 @@ type RefMegatron = ResolvedConfig['actor_rollout_ref']['ref']['megatron'];
 function ownEnds(ref: RefMegatron, actor: Learner['megatron']): RefMegatron {
   if (ref.pipeline_model_parallel_size > 1) return ref;
   const { override_transformer_config: ends, virtual_pipeline_model_parallel_size: vpp } = ref;
-  const { recompute_granularity: _learning, ...actorEnds } = actor.override_transformer_config;
+  const {
+    recompute_granularity: _recomputed,
+    moe_z_loss_coeff: _learnt,
+    ...actorEnds
+  } = actor.override_transformer_config;
   const follows = JSON.stringify(ends) === JSON.stringify(actorEnds);
   return {
     ...ref,

@@ -20,7 +20,15 @@ import { referenceMegatronSection } from './inference_megatron_section';
 import { megatronSection, routerReplaySection } from './megatron_section';
 import { optim } from './optim_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, OLDER_PROFILER, PROFILER, QAT, updates } from './role_parts';
+import {
+  ENGINE_STRATEGY,
+  fsdpConfig,
+  OLDER_PROFILER,
+  PROFILER,
+  QAT,
+  routerZLoss,
+  updates,
+} from './role_parts';
 
 /** The reference chooses for itself, as in verl unless it is told otherwise. */
 const NO_REPLAY = sectionNeeds('router replay of the reference', { mode: ['disabled'] });
@@ -61,6 +69,7 @@ export const actorSection = {
     0,
     'Mixture of experts: weight of the load-balancing loss, at the cost of one more forward pass. 0 as in verl, whatever config.json says.',
   ),
+  router_z_loss_coef: routerZLoss('actor_rollout_ref.actor'),
   calculate_sum_pi_squared: field(
     bool,
     false,

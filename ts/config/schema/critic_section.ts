@@ -3,7 +3,7 @@ import { bool, choice, count, derived, field, ignored, moved, needs, num, orNull
 import { megatronSection } from './megatron_section';
 import { optim } from './optim_section';
 import { DYNAMIC } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, model, updates } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, model, routerZLoss, updates } from './role_parts';
 
 export const criticSection = {
   kl_ctrl: ignored('algorithm.kl_ctrl holds'),
@@ -40,6 +40,7 @@ export const criticSection = {
   forward_micro_batch_size: ignored(DYNAMIC),
   forward_micro_batch_size_per_gpu: ignored(DYNAMIC),
   cliprange_value: field(num(0), 0.5, 'Clip range of the value loss.'),
+  router_z_loss_coef: routerZLoss('critic'),
   optim: optim(1e-5, 'critic'),
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   engine: ignored('there is one engine'),

@@ -60,7 +60,11 @@ export const referenceMegatronSection = {
 /** `reward.reward_model.megatron`: read where its strategy is megatron. */
 export const rewardModelMegatronSection = {
   ...own,
-  override_transformer_config: { ...ends, recompute_granularity: transformer.recompute_granularity },
+  override_transformer_config: {
+    ...ends,
+    moe_z_loss_coeff: transformer.moe_z_loss_coeff,
+    recompute_granularity: transformer.recompute_granularity,
+  },
   use_distributed_optimizer: field(bool, false, SHARDED),
   param_offload: field(bool, false, 'Weights of the reward model on the host.'),
   grad_offload: REWARD_MODEL,

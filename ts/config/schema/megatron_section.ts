@@ -1,5 +1,5 @@
 // verl's keys of its Megatron engine, below actor and critic; those of roles that do not learn: inference_megatron_section.ts.
-import { bool, choice, count, dtype, field, fixed, ignored, needs, orNull, sectionNeeds } from './field';
+import { bool, choice, count, dtype, field, fixed, ignored, needs, num, orNull, sectionNeeds } from './field';
 import { FUSED, NO_PADDING } from './reasons';
 
 const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
@@ -27,7 +27,7 @@ export const transformer = {
   moe_aux_loss_coeff: ignored(
     'it has no effect with moe_router_load_balancing_type none, verl’s default; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss',
   ),
-  moe_z_loss_coeff: fixed([null, 0], 'there is no z-loss of the router'),
+  moe_z_loss_coeff: ignored('the role does not learn'),
   moe_permute_fusion: ignored('experts get their rows one way'),
   moe_grouped_gemm: ignored('experts are computed one way'),
   moe_token_dispatcher_type: ignored('experts get their rows one way'),
@@ -163,6 +163,11 @@ export const megatronSection = {
       'The head takes that of a layer of the last stage.',
     ),
     ...transformer,
+    moe_z_loss_coeff: field(
+      orNull(num(0)),
+      null,
+      'The same as router_z_loss_coef of the role; null: that holds. Both where they differ are an error.',
+    ),
     recompute_granularity: field(
       orNull(choice('full', 'selective')),
       null,

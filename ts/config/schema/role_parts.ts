@@ -183,6 +183,19 @@ export const updates = {
   profiler: PROFILER,
 };
 
+const Z_LOSS = 'Mixture of experts: weight of the z-loss of the routers.';
+
+/** Of the role whose keys are in `section`. */
+export const routerZLoss = (section: string) =>
+  derived(
+    orNull(num(0)),
+    `${section}.megatron.override_transformer_config.moe_z_loss_coeff`,
+    `${Z_LOSS} null: what that key says, or 0.`,
+  );
+
+/** Of a supervised run. */
+export const sftRouterZLoss = field(num(0), 0, Z_LOSS);
+
 /** Of a policy. */
 export const readImages = field(
   orNull(bool),

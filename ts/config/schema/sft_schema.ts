@@ -30,7 +30,16 @@ import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { MIXED_PRECISION, MTP, overrideConfig, PROFILER, readImages, STRATEGY, sharding } from './role_parts';
+import {
+  MIXED_PRECISION,
+  MTP,
+  overrideConfig,
+  PROFILER,
+  readImages,
+  STRATEGY,
+  sftRouterZLoss,
+  sharding,
+} from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
@@ -142,6 +151,7 @@ export const sftSchema = {
     override_config: overrideConfig,
     mtp: MTP,
     enable_activation_offload: needs('activation offloading', false),
+    router_z_loss_coef: sftRouterZLoss,
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
     custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
     enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
