@@ -328,6 +328,7 @@ test('a mixture of Qwen3-VL is trained with the experts of the rollout, and save
       'actor_rollout_ref.actor.router_replay.mode=R3',
       'actor_rollout_ref.rollout.enable_rollout_routing_replay=true',
       'actor_rollout_ref.actor.router_aux_loss_coef=0.01',
+      'actor_rollout_ref.actor.router_z_loss_coef=0.001',
       'data.val_files=null',
       'trainer.n_gpus_per_node=2',
       'trainer.total_training_steps=2',
@@ -341,7 +342,10 @@ test('a mixture of Qwen3-VL is trained with the experts of the rollout, and save
   expect(batch.get('routedExperts').map(({ length }) => length)).toEqual(
     [...batch.sequenceLens].map((n) => 4 * n),
   );
-  for (const line of metrics) expect(line['actor/moe/aux_loss']).toBeGreaterThan(0);
+  for (const line of metrics) {
+    expect(line['actor/moe/aux_loss']).toBeGreaterThan(0);
+    expect(line['actor/moe/z_loss']).toBeGreaterThan(0);
+  }
   const stored = (dir: string) => [...readTensors(dir)].map(([hf, { shape }]) => `${hf} [${shape}]`).sort();
   const saved = join(result.runDirectory, 'final_model');
   expect(stored(saved)).toEqual(stored(file('qwen3_vl_moe')));

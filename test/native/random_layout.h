@@ -147,7 +147,10 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
   drawn.advantages = step.mul(1.3).cos();
   drawn.mini = {{0, sequences}, {static_cast<double>(response)}, {static_cast<double>(sequences)}, 1};
   drawn.policy.entropy_coeff = draw.coin() ? 0.01 : 0;
-  if (model.moe && draw.coin()) drawn.policy.router_aux_loss_coef = 0.1;
+  if (model.moe && draw.coin()) {
+    drawn.policy.router_aux_loss_coef = 0.1;
+    drawn.policy.router_z_loss_coef = 0.01;
+  }
   const auto axis = [](const char* name, int64_t size) { return name + std::to_string(size); };
   drawn.name = family + " " + axis("drawn from ", static_cast<int64_t>(seed)) +
                axis(": layers ", model.num_layers) + axis(", tp ", dims.tp) + axis(" cp ", dims.cp) +
