@@ -63,7 +63,7 @@ at::Tensor Router::choose(const at::Tensor& scores) const {
   return std::get<1>(ranked.topk(config_.top_k, -1)).contiguous();
 }
 
-at::Tensor Router::logits(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
+at::Tensor Router::logits_of(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
   at::Tensor logits = at::empty({x.size(0), config_.num_experts}, x.options().dtype(logit_type()));
   for_each_row_tile(
       x.size(0), row_tile, x.device(),
@@ -78,7 +78,7 @@ at::Tensor Router::logits(const at::Tensor& x, int64_t row_tile, const Linear::P
 ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
                             const at::Tensor& given, bool on_device) const {
   ExpertRouting routing;
-  const at::Tensor logits = this->logits(x, row_tile, weight);
+  const at::Tensor logits = logits_of(x, row_tile, weight);
   if (config_.score == RouterScore::kSigmoid) {
     routing.scores = at::empty_like(logits);
     ops::activation_forward(Activation::kSigmoid, /*gated=*/false, logits, routing.scores);
@@ -162,7 +162,7 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
     // Of sigmoids the logits cannot be had back where they have rounded to 1, so the product is made again:
     // it is small beside the experts', and what the backward pass keeps stays the same.
     const int64_t rows = work.tokens.size(0);
-    work.z_loss->backward(logits(x.narrow(0, first, rows), kRowTile, pack()), work.tokens,
+    work.z_loss->backward(logits_of(x.narrow(0, first, rows), kRowTile, pack()), work.tokens,
                           d_logits.narrow(0, first, rows));
   }
   const at::Tensor rounded = d_logits.to(logit_type());

@@ -74,7 +74,7 @@ class Router {
 
  private:
   // x [T, H] -> [T, E] in logit_type().
-  at::Tensor logits(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
+  at::Tensor logits_of(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
   void sort_slots(ExpertRouting& routing, bool on_device) const;
   // [T, k], the likeliest first.
   at::Tensor choose(const at::Tensor& scores) const;

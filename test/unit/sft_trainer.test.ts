@@ -5,6 +5,7 @@ import type { Batch } from '../../ts/batch/batch';
 import type { ResolvedSftConfig } from '../../ts/config/config';
 import type { SftData } from '../../ts/trainer/sft_data';
 import { type SftEngine, SftTrainer } from '../../ts/trainer/sft_trainer';
+import { CONFORMANCE } from '../helpers/conformance';
 import { trainer } from './fake_run';
 
 const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
@@ -13,7 +14,7 @@ const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
 const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
   ({
     data: { train_batch_size: 2 },
-    model: { lora_rank: 0, lora_adapter_path: null, router_z_loss_coef: 0.002 },
+    model: { path: 'model', lora_rank: 0, lora_adapter_path: null, router_z_loss_coef: 0.002 },
     trainer: {
       default_local_dir: directory,
       total_epochs: 2,
@@ -200,4 +201,12 @@ test('a checkpoint of the other program is refused', async () => {
   const other = trainer({ overrides: ['trainer.save_freq=1', 'trainer.total_training_steps=1'] });
   await other.trainer.fit();
   await expect(runSft(other.directory, fakeEngine())).rejects.toThrow(/made by troupe train/);
+});
+
+test('the z-loss needs a model with experts', async () => {
+  const given = config(runDirectory());
+  const path = join(CONFORMANCE, 'models', 'qwen2_tied', 'actor');
+  const options = { engine: async () => fakeEngine(), data: async () => fakeData() };
+  const run = new SftTrainer({ ...given, model: { ...given.model, path } }, options).fit();
+  await expect(run).rejects.toThrow(/^model\.router_z_loss_coef: the model in .* has no experts/);
 });

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { WorkerDiedError } from '../../ts/errors';
 import { registerRewardManager } from '../../ts/reward/contract/manager_registry';
 import { createRewardManager } from '../../ts/reward/manager';
+import { CONFORMANCE } from '../helpers/conformance';
 import { FakeEngines, lengthReward, read, runDirectory, trainer } from './fake_run';
 
 const ppo = [
@@ -158,6 +159,24 @@ describe('the recipe', () => {
     await run.trainer.fit();
     expect(run.engines.updateOptions).toMatchObject({ loss: { routerZLossCoef: 0.002 } });
     expect(run.engines.criticOptions).toMatchObject({ routerZLossCoef: 0.003 });
+  });
+
+  test.each([
+    ['actor_rollout_ref.actor.router_aux_loss_coef', 'actor_rollout_ref.model.path'],
+    ['actor_rollout_ref.actor.router_z_loss_coef', 'actor_rollout_ref.model.path'],
+    ['critic.router_z_loss_coef', 'critic.model.path'],
+  ])('%s needs a model with experts before anything is loaded', async (key, model) => {
+    const over = (name: string) => {
+      const dir = join(CONFORMANCE, 'models', name, 'actor');
+      const steps = ['trainer.total_training_steps=1', 'trainer.val_before_train=false'];
+      return trainer({ overrides: [...ppo, ...steps, `${model}=${dir}`, `${key}=0.01`] });
+    };
+    const dense = over('qwen2_tied');
+    await expect(dense.trainer.fit()).rejects.toThrow(
+      new RegExp(`^${key}: the model in .*qwen2_tied/actor has no experts: expected 0, got 0.01`),
+    );
+    expect(dense.engines.calls).toEqual([]);
+    await over('qwen3_moe').trainer.fit();
   });
 
   test('remax generates greedy answers for its baseline', async () => {

@@ -18,6 +18,7 @@ import type { Observed } from '../records/run_records';
 import { decideImages } from '../roles/images_of_data';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
+import { checkRouterLosses } from '../roles/router_losses';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
@@ -84,6 +85,7 @@ export class SftTrainer {
     const say = (line: string): void => this.options.log?.(line);
     // Of data of a program's own there are no files to look at.
     const config = this.options.data ? this.config : await decideImages(this.config, say);
+    checkRouterLosses(config);
     return await Session.during(config, config.trainer.max_ckpt_to_keep, say, (session) =>
       this.fitIn(session, config),
     );
