@@ -18,6 +18,7 @@ import { getPath, isSftTree, leafPaths, type Tree } from '../config/reading/tree
 import { ConfigError } from '../errors';
 import { absentModels, checkModels, checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
+import { checkRouterLosses } from '../roles/router_losses';
 
 const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
 
@@ -57,6 +58,7 @@ async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promis
   const absent = absentModels(config, roles);
   if (absent.length > 0) return absent;
   const decided = await decideImages(config);
+  checkRouterLosses(decided);
   if ('actor_rollout_ref' in decided) checkModels(decided, roles);
   else checkSftModel(decided);
   return [];

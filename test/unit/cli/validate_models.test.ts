@@ -63,6 +63,12 @@ test('heads that do not divide are found before a run, in fine-tuning as well', 
   );
 });
 
+test('a loss of routers is found where the model has none', async () => {
+  await expect(
+    printed([`${POLICY}=${MODEL}`, GRPO, 'actor_rollout_ref.actor.router_z_loss_coef=0.001']),
+  ).rejects.toThrow(/actor\.router_z_loss_coef: the model in .* has no experts: expected 0, got 0\.001/);
+});
+
 test('a model that is not there is said to be not looked at', async () => {
   const text = await printed([`${POLICY}=${MODEL}`, 'critic.model.path=far/away']);
   expect(text).toMatch(/# not looked at, as these directories have no config\.json:\n# {3}far\/away\n/);
