@@ -47,7 +47,8 @@ beforeAll(async () => {
   );
   const family = familyOf(tokenizer.toolTemplate);
   const engine = actor.rollout;
-  model = { name: 'm', created: 0, engine, vocabSize, eosTokenIds, tokenizer, bytes, family, grammars };
+  const parts = { vocabSize, eosTokenIds, tokenizer, bytes, family, grammars, images: null };
+  model = { name: 'm', created: 0, engine, ...parts };
 });
 afterAll(async () => {
   await grammars.close();

@@ -1,12 +1,4 @@
-import {
-  copyFileSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import sharp from 'sharp';
@@ -19,8 +11,8 @@ import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
 import { floats, readSafetensors } from '../helpers/safetensors';
+import { writeVisionModel } from '../helpers/vision_directory';
 import { VISION_MODEL, visionModel } from '../helpers/vision_model';
-import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // A model that reads images learns to name the colour of a picture.
 
@@ -33,27 +25,6 @@ const COLOURS: Readonly<Record<string, [number, number, number]>> = {
   g: [40, 200, 40],
   b: [40, 40, 220],
 };
-const TEMPLATE =
-  '{%- for m in messages -%}{%- if m.content is string -%}{{ m.content }}{%- else -%}{%- for p in m.content -%}' +
-  "{%- if p.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}{{ p.text }}{%- endif -%}{%- endfor -%}{%- endif -%}{%- endfor -%}" +
-  '{%- if add_generation_prompt -%}={%- endif -%}';
-
-/** A model of the fixtures, with a tokenizer that has its image token. */
-function writeModel(from: string, to: string): void {
-  mkdirSync(file(to));
-  for (const name of readdirSync(from)) copyFileSync(join(from, name), join(file(to), name));
-  const source = tokenizerDirectory({ chat_template: TEMPLATE });
-  copyFileSync(join(source, 'tokenizer_config.json'), join(file(to), 'tokenizer_config.json'));
-  const definition = JSON.parse(readFileSync(join(source, 'tokenizer.json'), 'utf8')) as {
-    added_tokens: Record<string, unknown>[];
-    post_processor: unknown;
-  };
-  for (const [i, content] of ['<|image_pad|>', '<|vision_start|>', '<|vision_end|>'].entries())
-    definition.added_tokens.push({ ...definition.added_tokens[0], id: 60 + i, content });
-  definition.post_processor = null;
-  writeFileSync(join(file(to), 'tokenizer.json'), JSON.stringify(definition));
-}
-
 /** A picture of one colour, darker and lighter by place, of a size of its own. */
 async function picture(colour: string, i: number): Promise<string> {
   const [height, width] = [24 + ((i * 7) % 19), 24 + ((i * 5) % 23)];
@@ -95,9 +66,9 @@ const reward: RewardFunction = ({ response, groundTruth }) => ({
 });
 
 beforeAll(async () => {
-  writeModel(VISION_MODEL, 'model');
-  writeModel(visionModel('qwen3_5').options.model, 'qwen3_5');
-  writeModel(visionModel('qwen3_vl_moe').options.model, 'qwen3_vl_moe');
+  writeVisionModel(VISION_MODEL, file('model'));
+  writeVisionModel(visionModel('qwen3_5').options.model, file('qwen3_5'));
+  writeVisionModel(visionModel('qwen3_vl_moe').options.model, file('qwen3_vl_moe'));
   writeJsonLines(file('train.jsonl'), await rows(48, 0));
   writeJsonLines(file('val.jsonl'), await rows(30, 1000));
   writeJsonLines(file('examples.jsonl'), examples(await rows(48, 2000)));

@@ -2,10 +2,12 @@
 import { basename, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
 import { readRegularFile } from '../base/regular_file';
-import { loadModelDirectory } from '../checkpoint/model_dir';
+import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { endTokenIds } from '../data/end_tokens';
+import { ImageThreads } from '../data/images/image_threads';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import { hasImageProcessor, readImageProcessor } from '../model/image_processor';
 import { tensorProblem } from '../model/tensor_parts';
 import type { RolloutEngine } from '../rollout/engine';
 import type { ServedModel } from '../serve/call/served_model';
@@ -33,8 +35,15 @@ export interface ServeOptions {
   maxModelLen: number | null;
   /** Share of memory for keys and values; null: the engine's default. */
   gpuMemoryUtilization: number | null;
-  server: ModelServerOptions;
+  /** null: images are read where the model has a tower for them. */
+  readImages: boolean | null;
+  /** `maxBodyBytes` null: there is room for text, or for images where they are read. */
+  server: Omit<ModelServerOptions, 'maxBodyBytes'> & { maxBodyBytes: number | null };
 }
+
+/** Of a request; images are a third larger in it than their files. */
+const TEXT_BYTES = 8 * 2 ** 20;
+const IMAGE_BYTES = 32 * 2 ** 20;
 
 /** Tokens that a micro-batch may always hold. */
 const MIN_CAPACITY = 4096;
@@ -45,7 +54,7 @@ export async function serve(
   say: (line: string) => void = (line) => process.stderr.write(`troupe: ${line}\n`),
 ): Promise<number> {
   const { model: directory } = options;
-  const { config, eosTokenIds } = loadModelDirectory(directory, 'lm');
+  const { readsImages, config, eosTokenIds } = servedDirectory(directory, options.readImages);
   const { chatTemplate, maxModelLen, gpuMemoryUtilization, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
@@ -62,6 +71,7 @@ export async function serve(
   const actor = await Actor.create({
     model: directory,
     optim: null,
+    readsImages: config.vision !== null,
     worldSize: options.workers,
     maxTokensPerMicroBatch: Math.max(MIN_CAPACITY, config.maxPositions),
     ...(options.device === null ? {} : { device: options.device }),
@@ -90,6 +100,11 @@ export async function serve(
       }),
     );
     closers.unshift(() => grammars.close());
+    const images =
+      config.vision === null || !readsImages
+        ? null
+        : new ImageThreads({ ...readImageProcessor(directory), imageToken: config.vision.imageToken });
+    if (images !== null) closers.unshift(() => images.close());
     const model: ServedModel = {
       name: options.servedName ?? basename(resolve(directory)),
       created: Math.floor(Date.now() / 1000),
@@ -100,10 +115,16 @@ export async function serve(
       bytes,
       family,
       grammars,
+      images,
     };
-    const server = new ModelServer(model, options.server);
+    const maxBodyBytes = options.server.maxBodyBytes ?? (images === null ? TEXT_BYTES : IMAGE_BYTES);
+    const server = new ModelServer(model, { ...options.server, maxBodyBytes });
     const url = await server.listen();
-    say(`serving ${model.name} at ${url}/v1 (${family === null ? 'no tools' : `tools as ${family.name}`})`);
+    const does = [
+      family === null ? 'no tools' : `tools as ${family.name}`,
+      ...(images === null ? [] : ['reads images']),
+    ];
+    say(`serving ${model.name} at ${url}/v1 (${does.join(', ')})`);
     if (options.server.apiKeys.length === 0) say('there is no API key: everybody who can connect may ask');
     const failed = actor.engine.group.failed.then((error): never => {
       throw error;
@@ -117,6 +138,15 @@ export async function serve(
   } finally {
     for (const close of closers) await close();
   }
+}
+
+/** A model with the tower for images that it has, or the language model alone. @throws UsageError where it has none and is asked for it */
+function servedDirectory(directory: string, asked: boolean | null): LoadedModel & { readsImages: boolean } {
+  const loaded = loadModelDirectory(directory, 'lm', { readsImages: asked ?? hasImageProcessor(directory) });
+  const found = loaded.config.vision !== null;
+  if (asked && !found)
+    throw new UsageError(`serve: --read-images: the model in ${directory} reads text alone`);
+  return { ...loaded, readsImages: asked ?? found };
 }
 
 /** A first token, before anybody is told of the server: how much room the cache has is known after it, and that the engine works. */

@@ -62,7 +62,16 @@ export const withServe = (y: Argv) =>
       default: 1024,
       describe: 'At a time; more are told to come again (429)',
     })
-    .option('max-body', { type: 'string', requiresArg: true, default: '8MiB', describe: 'Of a request' })
+    .option('max-body', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'Of a request; default: 8MiB, where images are read 32MiB',
+    })
+    .option('read-images', {
+      type: 'boolean',
+      describe:
+        'With the tower for images (--no-read-images: text alone); default: where the model has one and preprocessor_config.json is beside it',
+    })
     .option('grace', {
       type: 'number',
       requiresArg: true,
@@ -95,8 +104,8 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
   }
   within('max-requests', a.maxRequests, 1, 1_000_000);
   within('grace', a.grace, 0, 86_400, false);
-  const maxBodyBytes = parseByteSize(a.maxBody);
-  if (maxBodyBytes === null)
+  const maxBodyBytes = a.maxBody === undefined ? null : parseByteSize(a.maxBody);
+  if (a.maxBody !== undefined && maxBodyBytes === null)
     throw new UsageError(`serve: --max-body: expected a size such as 8MiB, got ${a.maxBody}`);
   const keys = a.apiKey ?? [process.env['TROUPE_API_KEY'] ?? ''].filter((key) => key !== '');
   if (a.servedModelName === '')
@@ -113,6 +122,7 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     tensorParallel,
     maxModelLen: a.maxModelLen ?? null,
     gpuMemoryUtilization: share ?? null,
+    readImages: a.readImages ?? null,
     server: {
       host: a.host,
       port: a.port,

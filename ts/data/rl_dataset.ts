@@ -2,11 +2,12 @@ import { show } from '../base/text';
 import type { PromptImage, PromptImages } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
+import type { ImageReading } from './images/image_tokens';
 import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Row } from './row';
 import { RowFiles } from './row_file';
-import { type ImageReading, RowImages } from './row_images';
+import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 

@@ -2,21 +2,15 @@
 import { show } from '../base/text';
 import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
-import type { ImageProcessor } from '../model/image_processor';
-import { resizeBicubic } from './images/bicubic';
-import { decodeImage, imageSize } from './images/decode';
+import { imageSize } from './images/decode';
 import { imageBytes } from './images/image_source';
-import { smartResize } from './images/smart_resize';
+import { type ImageReading, placesOfImages, tokensOfImage, withImageTokens } from './images/image_tokens';
+import { readImage, sizeToRead } from './images/read_image';
 import { isConversation } from './prompt';
 import { type Row, refuseMedia } from './row';
 
 /** What stands in the text of a message for the next image of the row, as in verl. */
 const PLACEHOLDER = '<image>';
-
-/** How a model reads images: their size, and the token that stands for their parts. */
-export interface ImageReading extends ImageProcessor {
-  imageToken: number;
-}
 
 /** Errors are TroupeError INVALID_DATA, or IO for files that cannot be read, and name row and image. */
 export class RowImages {
@@ -74,21 +68,22 @@ export class RowImages {
     const images: PromptImage[] = [];
     for (const [i, value] of this.values.entries()) {
       const at = `${this.where}, image ${i}`;
-      const { height, width, pixels } = await decodeImage(await imageBytes(value, this.dataFile, at), at);
-      const [tall, wide] = this.newSize(height, width, at);
-      images.push({ height: tall, width: wide, pixels: resizeBicubic(pixels, height, width, tall, wide) });
+      images.push(
+        await readImage(await imageBytes(value, this.dataFile, at), this.reading as ImageReading, at),
+      );
     }
     return images;
   }
 
   /** How many tokens stand for all of them, from their sizes alone. */
   async countTokens(): Promise<number> {
+    const reading = this.reading as ImageReading;
     let tokens = 0;
     for (const [i, value] of this.values.entries()) {
       const at = `${this.where}, image ${i}`;
       const { height, width } = await imageSize(await imageBytes(value, this.dataFile, at), at);
-      const [tall, wide] = this.newSize(height, width, at);
-      tokens += this.tokensOf({ height: tall, width: wide });
+      const [tall, wide] = sizeToRead(height, width, reading, at);
+      tokens += tokensOfImage({ height: tall, width: wide }, reading);
     }
     return tokens;
   }
@@ -96,37 +91,13 @@ export class RowImages {
   /** The ids of a prompt in which a token stands for each image, with as many as each has parts. */
   inTokens(tokens: Int32Array, images: readonly PromptImage[]): Int32Array {
     if (this.reading === null) return tokens;
-    const { imageToken } = this.reading;
-    const places = tokens.reduce((count, token) => count + (token === imageToken ? 1 : 0), 0);
+    const places = placesOfImages(tokens, this.reading);
     if (places !== images.length)
       throw this.invalid(
-        `the tokens of the prompt have ${places} with id ${imageToken}, which stands for an image, and the row has ${images.length} images: ` +
+        `the tokens of the prompt have ${places} with id ${this.reading.imageToken}, which stands for an image, and the row has ${images.length} images: ` +
           'expected as many (is the chat template that of a model which reads images?)',
       );
-    const counts = images.map((image) => this.tokensOf(image));
-    const out = new Int32Array(tokens.length - places + counts.reduce((a, b) => a + b, 0));
-    let at = 0;
-    let image = 0;
-    for (const token of tokens) {
-      const count = token === imageToken ? (counts[image++] as number) : 1;
-      out.fill(token, at, at + count);
-      at += count;
-    }
-    return out;
-  }
-
-  private tokensOf({ height, width }: Pick<PromptImage, 'height' | 'width'>): number {
-    const { patchSize, mergeSize } = this.reading as ImageReading;
-    return (height / (patchSize * mergeSize)) * (width / (patchSize * mergeSize));
-  }
-
-  private newSize(height: number, width: number, at: string): [number, number] {
-    const size = smartResize(height, width, this.reading as ImageReading);
-    if (size !== null) return size;
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] ${at}: ${height} x ${width} pixels: expected sides of which one is at most 200 times the other`,
-    );
+    return withImageTokens(tokens, images, this.reading);
   }
 
   private invalid(message: string): TroupeError {

@@ -2,10 +2,11 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { encodeConversation, type SftSample } from './conversation';
 import { ChosenRows, type Dataset } from './dataset';
+import type { ImageReading } from './images/image_tokens';
 import { encodePrompt, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Projection, type Row } from './row';
 import { RowFiles } from './row_file';
-import { type ImageReading, RowImages } from './row_images';
+import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 

@@ -156,6 +156,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
       family,
       // Inference servers hold responses to grammars by themselves.
       grammars: usesServers(config) ? 'engine' : new LazyGrammars(own),
+      images: null,
     },
     history: rollout.agent.history,
     variables: config.data.apply_chat_template_kwargs,

@@ -1,6 +1,6 @@
 // How the model of a run reads the images of its data.
 import { loadModelDirectory } from '../checkpoint/model_dir';
-import type { ImageReading } from '../data/row_images';
+import type { ImageReading } from '../data/images/image_tokens';
 import { ConfigError } from '../errors';
 import { readImageProcessor } from '../model/image_processor';
 

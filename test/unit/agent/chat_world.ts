@@ -108,6 +108,7 @@ export const served = (tokenizer: Tokenizer): Omit<ServedModel, 'engine'> => ({
   bytes: new TokenBytes(tokenizer),
   family: familyOf(tokenizer.toolTemplate),
   grammars: null,
+  images: null,
 });
 
 /** Says what `speak` gives for the text of the prompt, byte by byte. */

@@ -34,6 +34,7 @@ export async function served(
   o: {
     family?: FamilyName;
     grammars?: ServedModel['grammars'];
+    images?: ServedModel['images'];
     server?: Partial<ModelServerOptions>;
     script?: Partial<Script>;
   } = {},
@@ -61,6 +62,7 @@ export async function served(
     bytes: new TokenBytes(tokenizer),
     family: o.family === undefined ? null : toolFamily(o.family),
     grammars: o.grammars ?? null,
+    images: o.images ?? null,
   };
   const server = new ModelServer(model, {
     host: '127.0.0.1',

@@ -9,16 +9,23 @@ import { isImageFile } from './image_format';
 /** Of a file: more is a mistake, or an attack on the memory. */
 const MOST_PIXELS = 2 ** 27;
 
-/** What the decoder only warns of (bytes between markers of a JPEG) is read, as Pillow reads it; what is cut short is not. */
-const OPTIONS = { ignoreIcc: true, limitInputPixels: MOST_PIXELS, failOn: 'error' } as const;
+/**
+ * What the decoder only warns of (bytes between markers of a JPEG) is read, as Pillow reads it; what is cut short is not. Its own limit of pixels
+ * does not say how many there are.
+ */
+const OPTIONS = { ignoreIcc: true, limitInputPixels: false, failOn: 'error' } as const;
 
 /**
  * PNG, JPEG, WebP, GIF (the first frame) or TIFF as red, green and blue, as vLLM reads it: turned as its EXIF orientation says, without colour profiles,
  * what is transparent on white. Of 16 bits the higher eight are taken, where Pillow cuts grey off at 255.
- * @throws TroupeError INVALID_DATA
+ * @throws TroupeError INVALID_DATA; of one with more than `mostPixels` before any of them is decoded
  */
-export function decodeImage(bytes: Uint8Array, where: string): Promise<PromptImage> {
-  return reading(bytes, where, async (image, { space }) => {
+export function decodeImage(
+  bytes: Uint8Array,
+  where: string,
+  mostPixels: number = MOST_PIXELS,
+): Promise<PromptImage> {
+  return reading(bytes, where, mostPixels, async (image, { space }) => {
     // Else four inks would become colours by a profile of the decoder's own.
     const own = space === 'cmyk' ? 'cmyk' : 'srgb';
     if (own === 'cmyk') image.pipelineColourspace(own);
@@ -34,12 +41,17 @@ export function decodeImage(bytes: Uint8Array, where: string): Promise<PromptIma
 }
 
 /** Of the image as it is read, without a look at its pixels. @throws TroupeError INVALID_DATA */
-export const imageSize = (bytes: Uint8Array, where: string): Promise<{ height: number; width: number }> =>
-  reading(bytes, where, async (_, { autoOrient: { height, width } }) => ({ height, width }));
+export const imageSize = (
+  bytes: Uint8Array,
+  where: string,
+  mostPixels: number = MOST_PIXELS,
+): Promise<{ height: number; width: number }> =>
+  reading(bytes, where, mostPixels, async (_, { autoOrient: { height, width } }) => ({ height, width }));
 
 async function reading<T>(
   bytes: Uint8Array,
   where: string,
+  mostPixels: number,
   read: (image: Sharp, of: Metadata) => Promise<T>,
 ): Promise<T> {
   try {
@@ -47,11 +59,14 @@ async function reading<T>(
     if (!isImageFile(bytes)) throw new Error('they begin as none of these does');
     const { default: sharp } = await import('sharp');
     const image = sharp(bytes, OPTIONS);
-    return await read(image, await image.metadata());
+    const metadata = await image.metadata();
+    const { height, width } = metadata;
+    if (height * width > mostPixels) throw new Error(`it has ${height} x ${width} pixels`);
+    return await read(image, metadata);
   } catch (cause) {
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] ${where}: expected the bytes of a PNG, JPEG, WebP, GIF or TIFF of at most ${MOST_PIXELS} pixels, got ${bytes.length} bytes that ` +
+      `[data] ${where}: expected the bytes of a PNG, JPEG, WebP, GIF or TIFF of at most ${mostPixels} pixels, got ${bytes.length} bytes that ` +
         `cannot be read: ${printable(reasonOf(cause))}`,
       { cause },
     );

@@ -2,6 +2,7 @@
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
 import { type FunctionTool, familyOf } from '../tools/families';
+import type { ConversationImage } from './conversation_images';
 
 export interface Conversation {
   messages: ChatMessage[];
@@ -11,6 +12,8 @@ export interface Conversation {
   variables: Readonly<Record<string, unknown>>;
   /** Whether the template opens the assistant's turn. */
   opened: boolean;
+  /** Of the messages, in order; default: there are none. */
+  images?: readonly ConversationImage[];
 }
 
 /** As the template writes it. */

@@ -1,4 +1,5 @@
 // A model as it is served: its engine, its tokenizer, and how its family writes calls of tools.
+import type { ImageThreads } from '../../data/images/image_threads';
 import type { TokenBytes } from '../../data/token_bytes';
 import type { Tokenizer } from '../../data/tokenizer';
 import type { RolloutEngine } from '../../rollout/engine';
@@ -21,4 +22,6 @@ export interface ServedModel {
   family: ToolFamily | null;
   /** How responses are held to a grammar: by the engine itself, by asking these for every token; null: not at all. */
   grammars: 'engine' | Grammars | null;
+  /** What reads images; null: the model reads text alone. */
+  images: ImageThreads | null;
 }

@@ -1,9 +1,11 @@
 // From what a dialect was asked to running calls: ids, room, seeds.
+import type { PromptImage } from '../../batch/prompt_image';
 import type { SamplingParams } from '../../rollout/request';
 import type { CallHooks } from './answer';
 import { ApiError, apiErrorOf, badField, inField } from './api_error';
 import type { ChatCall, PlainCall } from './chat_call';
-import { conversationText } from './conversation';
+import { type Conversation, conversationText } from './conversation';
+import { openImages, readConversationImages, withImages } from './conversation_images';
 import { defined } from './defined';
 import { RunningCall } from './model_call';
 import type { ServedModel } from './served_model';
@@ -22,19 +24,32 @@ export async function startChat(
   signal: AbortSignal,
   hooks: CallHooks = {},
 ): Promise<StartedCalls> {
-  const { conversation, ...rest } = call;
+  const { conversation: asked, images: sent = [], ...rest } = call;
+  const conversation =
+    model.images === null || sent.length === 0
+      ? asked
+      : { ...asked, images: await openImages(sent, model.images, signal) };
   const promptIds = hooks.promptIds
     ? await hooks.promptIds(conversation)
-    : textIds(model, written(model, call), call.fields.prompt);
-  return startCalls(model, { ...rest, promptIds }, signal, hooks);
+    : promptOf(model, conversation, call.fields.prompt);
+  const { images = [] } = conversation;
+  const pictured = images.length === 0 ? {} : { images: () => readConversationImages(images) };
+  return startCalls(model, { ...rest, promptIds, ...pictured }, signal, hooks);
+}
+
+function promptOf(model: ServedModel, conversation: Conversation, field: string): Int32Array {
+  const ids = textIds(model, written(model, conversation, field), field);
+  return model.images === null
+    ? ids
+    : withImages(ids, conversation.images ?? [], model.images.reading, field);
 }
 
 /** What the template refuses, the messages have done. */
-function written({ tokenizer }: ServedModel, { conversation, fields }: ChatCall): string {
+function written({ tokenizer }: ServedModel, conversation: Conversation, field: string): string {
   try {
     return conversationText(tokenizer, conversation);
   } catch (error) {
-    throw inField(fields.prompt, apiErrorOf(error));
+    throw inField(field, apiErrorOf(error));
   }
 }
 
@@ -48,6 +63,7 @@ export async function startCalls(
   const { promptIds } = call;
   const room = roomFor(model, call);
   const maxNewTokens = Math.min(room, call.atMost ?? room);
+  const images = typeof call.images === 'function' ? await call.images() : call.images;
   const calls: RunningCall[] = [];
   const abort = (): void => {
     for (const running of calls) running.abort();
@@ -63,7 +79,13 @@ export async function startCalls(
     for (let choice = 0; choice < call.n; choice++) {
       const seed = choiceSeed(call.seed, choice);
       const asked = defined({ ...call.sampling, maxNewTokens, seed }) as SamplingParams;
-      const running = await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks, ended);
+      const running = await startCall(
+        model,
+        { ...call, images },
+        hooks.sampling?.(asked) ?? asked,
+        hooks,
+        ended,
+      );
       calls.push(running);
       hooks.onCall?.(running);
     }
@@ -79,7 +101,7 @@ export async function startCalls(
 
 async function startCall(
   model: ServedModel,
-  call: PlainCall,
+  call: PlainCall & { images: readonly PromptImage[] | undefined },
   sampling: SamplingParams,
   hooks: CallHooks,
   ended: () => void,
@@ -103,6 +125,7 @@ async function startCall(
         grammar: constraint === null ? (call.grammar ?? undefined) : undefined,
         priority: call.priority,
         cacheSalt: call.cacheSalt,
+        images: call.images,
         ...hooks.request,
       }),
       release: () => {

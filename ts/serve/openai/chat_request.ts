@@ -6,6 +6,7 @@ import { ApiError, badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
 import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
+import { MessageParts } from '../call/message_parts';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import {
@@ -18,6 +19,7 @@ import {
   streamFields,
 } from './fields';
 import { checkChoice, responseForm } from './formats';
+import { CHAT_PARTS } from './image_parts';
 import { list } from './lists';
 
 const MOST_TOP = 20;
@@ -28,14 +30,10 @@ const MOST_MESSAGES = 16_384;
 const MOST_VARIABLES = 256;
 const MOST_VALUES = 10_000;
 
-const textPart = z.object({
-  type: z.literal('text', { error: 'expected "text": this server reads text only' }),
-  text: z.string(),
+/** Parts are read one by one, up to the first that is wrong. */
+const content = z.union([z.string(), z.custom<readonly unknown[]>(Array.isArray)], {
+  error: 'expected a text, or a list of parts',
 });
-const content = z.union(
-  [z.string(), list(textPart).transform((parts) => parts.map(({ text }) => text).join(''))],
-  { error: 'expected a text, or a list of parts of type text' },
-);
 const toolCall = z.object({
   id: z.string(),
   type: z.literal('function').default('function'),
@@ -143,6 +141,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
     throw badField(field, 'the engine behind this server cannot hold responses to a grammar');
   }
   const logProbs = r.logprobs ? (r.top_logprobs ?? 0) : null;
+  const parts = new MessageParts(CHAT_PARTS, model.images !== null);
   const call: ChatCall = {
     fields: {
       prompt: 'messages',
@@ -150,11 +149,12 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
       grammar: forced ? 'tools' : 'response_format',
     },
     conversation: {
-      messages: r.messages.map(templateMessage),
+      messages: r.messages.map((message, i) => templateMessage(message, i, parts)),
       tools,
       variables: defined({ reasoning_effort: r.reasoning_effort ?? undefined, ...r.chat_template_kwargs }),
       opened: r.add_generation_prompt ?? true,
     },
+    images: parts.images,
     maxTokens: r.max_completion_tokens ?? r.max_tokens ?? null,
     sampling: {
       ...samplingOf(r, model),
@@ -190,10 +190,12 @@ export function checkName(model: ServedModel, asked: string | undefined): void {
   );
 }
 
-function templateMessage(given: z.infer<typeof message>): ChatMessage {
-  if (given.role === 'developer') return { ...given, role: 'system' };
-  if (given.role !== 'assistant') return given;
+function templateMessage(given: z.infer<typeof message>, i: number, parts: MessageParts): ChatMessage {
+  const shown = given.role === 'user' || given.role === 'tool';
+  const content = parts.content(given.content ?? '', `messages.${i}.content`, shown);
+  if (given.role === 'developer') return { ...given, content, role: 'system' };
+  if (given.role !== 'assistant') return { ...given, content };
   const { tool_calls: calls, ...rest } = given;
   const tools = calls?.length ? { tool_calls: templateCalls(calls) } : {};
-  return { ...rest, content: given.content ?? '', ...tools };
+  return { ...rest, content, ...tools };
 }
