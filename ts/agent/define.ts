@@ -1,4 +1,5 @@
 // What an agent is: code that works on a task with the policy as its model, and says what came of it.
+import type { PromptImage } from '../batch/prompt_image';
 import type { ChatMessage } from '../data/chat_template';
 import { TroupeError } from '../errors';
 import type { AgentChat } from './conversation/chat';
@@ -9,10 +10,12 @@ import type { TurnRecord } from './trajectory/trajectory';
 
 /** One row of the data set. */
 export interface AgentTask {
-  /** The prompt as the row has it: text, or messages. */
+  /** The prompt as the row has it: text, or messages. Of a row with images each of their places is a part `{type: 'image'}`. */
   prompt: string | readonly ChatMessage[];
   /** The same as token ids, with the chat template's opening of the assistant's turn. */
   promptIds: Int32Array;
+  /** Of the prompt, in order, as the model reads them. */
+  images?: readonly PromptImage[];
   dataSource: string;
   groundTruth: unknown;
   extraInfo: Readonly<Record<string, unknown>>;

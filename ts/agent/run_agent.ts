@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { printable } from '../base/printable';
 import { StoppableTimers } from '../base/stoppable_timers';
 import { reasonOf, show, toJson } from '../base/text';
+import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
 import type { RolloutEngine } from '../rollout/engine';
@@ -30,6 +31,8 @@ export interface AgentRunOptions {
   seed: string;
   /** Prompt and response together, in tokens. */
   maxTokens?: number;
+  /** The token that stands for images; left out: the model reads text alone. */
+  imageToken?: number | undefined;
   tools: readonly Tool[];
   toolOptions: ToolboxOptions;
   /** Seconds for one attempt. */
@@ -82,6 +85,8 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   options.signal?.addEventListener('abort', end, { once: true });
   const { tokenizer, sampling, seed, maxTokens, session, priority = 0, behindFirst = false } = options;
   const engine = maxTokens === undefined ? options.engine : new BoundedEngine(options.engine, maxTokens);
+  const { imageToken } = options;
+  const { images = [] } = task;
   const model = new AgentModel({
     engine,
     tokenizer,
@@ -91,8 +96,9 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     priority,
     behindFirst,
     ...(session === undefined ? {} : { session }),
+    ...(imageToken === undefined ? {} : { images: { token: imageToken, ofTask: images } }),
   });
-  const talk = options.chat ? new Talk(options.chat, engine, model, own.signal) : null;
+  const talk = options.chat ? new Talk(options.chat, engine, model, own.signal, images) : null;
   const tools = new Toolbox(
     chosenTools(options.tools, task),
     options.toolOptions,
@@ -175,9 +181,10 @@ class Talk {
     engine: RolloutEngine,
     model: AgentModel,
     private readonly signal: AbortSignal,
+    images: readonly PromptImage[],
   ) {
     this.served = { ...parts.served, engine };
-    this.chat = new AgentChat(this.served, model, signal, parts.history, parts.variables);
+    this.chat = new AgentChat(this.served, model, signal, parts.history, parts.variables, images);
   }
 
   async endpoint(): Promise<SessionAddress> {

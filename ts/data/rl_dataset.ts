@@ -113,10 +113,10 @@ export class RlDataset implements Dataset<RlSample> {
 
   /** @returns null when `filterOverlongPrompts` leaves the row out */
   async sample(i: number): Promise<RlSample | null> {
-    const { row, where, prompt, tokens, images } = await this.tokens(i);
+    const { row, where, prompt, tokens, images, ofRow } = await this.tokens(i);
     const { maxPromptLength, filterOverlongPrompts, tools } = this.options;
     if (filterOverlongPrompts) {
-      const { length } = tools ? this.encoded(this.seen(prompt, where)) : tokens;
+      const { length } = tools ? ofRow.inTokens(this.encoded(this.seen(prompt, where)), images) : tokens;
       if (length > maxPromptLength) return null;
     }
     const rawPrompt = row[this.options.promptKey];
@@ -222,13 +222,18 @@ export class RlDataset implements Dataset<RlSample> {
     return images.inPrompt(column(row, this.options.promptKey, where));
   }
 
-  private async tokens(
-    i: number,
-  ): Promise<{ row: Row; where: string; prompt: unknown; tokens: Int32Array; images: PromptImage[] }> {
+  private async tokens(i: number): Promise<{
+    row: Row;
+    where: string;
+    prompt: unknown;
+    tokens: Int32Array;
+    images: PromptImage[];
+    ofRow: RowImages;
+  }> {
     const { row, where, prompt, images: ofRow } = await this.prompt(i);
     const tokens = encodePrompt(prompt, this.tokenizer, where, this.options.chatTemplateArguments);
     const images = await ofRow.read();
-    return { row, where, prompt, tokens: ofRow.inTokens(tokens, images), images };
+    return { row, where, prompt, tokens: ofRow.inTokens(tokens, images), images, ofRow };
   }
 
   private truncated(tokens: Int32Array, images: number, where: string): Int32Array {

@@ -2,15 +2,13 @@
 import { show } from '../base/text';
 import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
+import { imageParts, PLACEHOLDER, withImageParts } from './image_places';
 import { imageSize } from './images/decode';
 import { imageBytes } from './images/image_source';
 import { type ImageReading, placesOfImages, tokensOfImage, withImageTokens } from './images/image_tokens';
 import { readImage, sizeToRead } from './images/read_image';
 import { isConversation } from './prompt';
 import { type Row, refuseMedia } from './row';
-
-/** What stands in the text of a message for the next image of the row, as in verl. */
-const PLACEHOLDER = '<image>';
 
 /** Errors are TroupeError INVALID_DATA, or IO for files that cannot be read, and name row and image. */
 export class RowImages {
@@ -41,22 +39,8 @@ export class RowImages {
       throw this.invalid(
         `expected the prompt of a row with images to be a list of {role, content}, got ${show(prompt)}`,
       );
-    let places = 0;
-    const given = prompt.map((message) => {
-      const { content } = message;
-      if (Array.isArray(content)) {
-        places += content.filter((part) => (part as { type?: unknown } | null)?.type === 'image').length;
-        return message;
-      }
-      if (typeof content !== 'string') return message;
-      const texts = content.split(PLACEHOLDER);
-      places += texts.length - 1;
-      const parts = texts.flatMap((text, i) => [
-        ...(i === 0 ? [] : [{ type: 'image' }]),
-        ...(text === '' ? [] : [{ type: 'text', text }]),
-      ]);
-      return { ...message, content: parts };
-    });
+    const given = withImageParts(prompt);
+    const places = imageParts(given);
     if (places === this.count) return given;
     throw this.invalid(
       `the prompt has a place (${PLACEHOLDER}) for ${places} images, and the row has ${this.count}: expected as many`,

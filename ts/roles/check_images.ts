@@ -21,8 +21,8 @@ export function checkImages(config: ResolvedConfig, needs: { critic: boolean; re
       'actor_rollout_ref.rollout.mode',
       'servers are sent token ids alone: expected responses of our own engine',
     );
-  if (agentOf(config) !== null)
-    refuse('actor_rollout_ref.rollout.agent', 'agents show it text alone: expected none');
+  if (agentOf(config) === 'search_agent')
+    refuse('actor_rollout_ref.rollout.agent', 'search_agent shows it text alone: expected another agent');
   if (needs.critic)
     refuse(
       'algorithm.adv_estimator',

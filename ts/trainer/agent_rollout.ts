@@ -7,11 +7,13 @@ import type { Tool } from '../agent/tools/tool';
 import { numTurns, type Trajectory, type TurnRecord, toolRewards } from '../agent/trajectory/trajectory';
 import { trajectoryBatch, trajectoryRows, turnScores } from '../agent/trajectory/trajectory_batch';
 import type { Batch } from '../batch/batch';
+import type { ChatMessage } from '../data/chat_template';
+import { withImageParts } from '../data/image_places';
 import type { RewardManager, RewardSample, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
 import type { RolloutEngine } from '../rollout/engine';
 import type { SamplingOptions } from '../rollout/sampling';
-import type { Decoder, Prompt, Scored } from './rollout';
+import { type Decoder, imagesOf, type Prompt, type Scored } from './rollout';
 
 /** What a run collects trajectories with. */
 export interface AgentRollout {
@@ -19,6 +21,8 @@ export interface AgentRollout {
   tokenizer: AgentTokenizer;
   chat: ChatParts | null;
   tools: readonly Tool[];
+  /** The token that stands for images; left out: the model reads text alone. */
+  imageToken?: number | undefined;
   options: Pick<
     CollectOptions,
     'toolOptions' | 'timeout' | 'retries' | 'onError' | 'maxTokens' | 'behindFirst' | 'concurrency'
@@ -51,16 +55,24 @@ export async function collectResponses(
   validation: boolean,
   { first = 0, ...part }: PartOptions = {},
 ): Promise<Collected> {
-  const tasks = prompts.flatMap((prompt) =>
+  const imagesOfPrompts = await imagesOf(prompts);
+  const tasks = prompts.flatMap((prompt, i) =>
     Array.from({ length: n }, (_, sample): AgentTask => {
       const { tokens, rawPrompt, dataSource, groundTruth, extraInfo } = prompt;
       const promptIds = Int32Array.from(tokens);
       // Which of the two it is was checked when the row was read.
       const asked = rawPrompt as AgentTask['prompt'];
-      return { prompt: asked, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
+      const task = { prompt: asked, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
+      const images = imagesOfPrompts?.[i];
+      if (images === undefined) return task;
+      return {
+        ...task,
+        images,
+        ...(images.length > 0 ? { prompt: withImageParts(asked as ChatMessage[]) } : {}),
+      };
     }),
   );
-  const { agent, tokenizer, chat, tools, options } = rollout;
+  const { agent, tokenizer, chat, tools, imageToken, options } = rollout;
   const trajectories = await collectTrajectories(agent, tasks, {
     ...options,
     ...part,
@@ -70,10 +82,14 @@ export async function collectResponses(
     chat,
     sampling,
     tools,
+    imageToken,
     seed,
   });
   const batch = trajectoryBatch(
-    trajectories.map((trajectory, i) => ({ trajectory, promptIds: (tasks[i] as AgentTask).promptIds })),
+    trajectories.map((trajectory, i) => {
+      const { promptIds, images } = tasks[i] as AgentTask;
+      return { trajectory, promptIds, images };
+    }),
   );
   const index = batch.get('trajectory') as Int32Array;
   const perSequence = <T>(value: (prompt: Prompt, index: number) => T): T[] =>

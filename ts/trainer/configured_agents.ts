@@ -13,6 +13,7 @@ import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { usesServers } from '../config/derived/rollout_place';
 import { endTokenIds } from '../data/end_tokens';
+import { ImageThreads } from '../data/images/image_threads';
 import { TokenBytes } from '../data/token_bytes';
 import type { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
@@ -22,6 +23,7 @@ import { LazyGrammars } from '../serve/grammar/lazy_grammars';
 import { familyOf, toolFamily } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
 import { configuredTools, type GivenAgent, type RunTools } from './configured_tools';
+import { imageReading } from './image_reading';
 
 const SECTION = 'actor_rollout_ref.rollout.agent';
 
@@ -42,12 +44,14 @@ export async function configuredAgents(
     throw new ConfigError(`${SECTION}: agents need the tokenizer of the data`, SECTION);
   const { tools, ...own } = ready ?? ((await configuredTools(config, given)) as RunTools);
   const sessions = new SessionServer();
+  // Images are in conversations alone.
   const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;
   const close = async (): Promise<void> => {
-    const grammars = chat?.served.grammars;
+    const { grammars, images } = chat?.served ?? {};
     await Promise.allSettled([
       agent.close?.(),
       sessions.close(),
+      images?.close(),
       ...(grammars === 'engine' || !grammars ? [] : [grammars.close()]),
       own.close(),
     ]);
@@ -57,6 +61,7 @@ export async function configuredAgents(
     tokenizer,
     chat,
     tools,
+    imageToken: chat?.served.images?.reading.imageToken,
     options: {
       toolOptions: {
         timeout: keys.tool_timeout,
@@ -136,6 +141,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
       key,
     );
   }
+  const reading = imageReading(model, config.data.mm_processor_kwargs);
   const bytes = new TokenBytes(tokenizer);
   const own = (): Grammars =>
     new GrammarThreads(
@@ -156,7 +162,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
       family,
       // Inference servers hold responses to grammars by themselves.
       grammars: usesServers(config) ? 'engine' : new LazyGrammars(own),
-      images: null,
+      images: reading === null ? null : new ImageThreads(reading),
     },
     history: rollout.agent.history,
     variables: config.data.apply_chat_template_kwargs,

@@ -5,6 +5,7 @@ import { Mt19937 } from '../../../ts/base/mt19937';
 
 export const callOf = (promptIds: number[], tokens: number[], version = 0): ModelCall => ({
   promptIds: Int32Array.from(promptIds),
+  images: [],
   tokens: Int32Array.from(tokens),
   logProbs: Float32Array.from(tokens, (token, i) => -(token + 1) / (i + 2)),
   versions: tokens.length > 0 ? [{ version, start: 0, end: tokens.length }] : [],

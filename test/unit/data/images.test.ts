@@ -176,6 +176,16 @@ describe('rows with images', () => {
     await expect(cut.sample(1)).rejects.toThrow(/with its images, more than data.max_prompt_length/);
   });
 
+  test('so it does where an agent shows tools with every prompt', async () => {
+    const file = writeLines([ask('<image>', ['wide.png']), ask('<image>', ['large.png'])]);
+    for (const name of ['wide.png', 'large.png']) copyFileSync(join(IMAGES, name), join(file, '..', name));
+    const limit = tokensOf('wide.png');
+    const dataset = await open(file, { filterOverlongPrompts: true, maxPromptLength: limit, tools: [] });
+    expect(await dataset.countUsable()).toBe(1);
+    expect((await dataset.sample(0))?.tokens).toHaveLength(limit);
+    expect(await dataset.sample(1)).toBeNull();
+  });
+
   test.each([
     [
       'fewer places than images',

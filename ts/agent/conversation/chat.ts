@@ -1,8 +1,11 @@
 // The policy as a partner in conversations: messages and tools in, text and calls of tools out, token ids kept.
+import type { PromptImage } from '../../batch/prompt_image';
 import type { ChatMessage } from '../../data/chat_template';
+import { imageParts } from '../../data/image_places';
 import type { CallHooks } from '../../serve/call/answer';
 import type { ChatCall } from '../../serve/call/chat_call';
 import { type Conversation, replyMessage } from '../../serve/call/conversation';
+import { readImageOf } from '../../serve/call/conversation_images';
 import type { KeptResponses } from '../../serve/call/kept_responses';
 import type { CallRecord } from '../../serve/call/model_call';
 import type { ServedModel } from '../../serve/call/served_model';
@@ -17,6 +20,8 @@ export interface ChatOptions {
   variables?: Readonly<Record<string, unknown>>;
   maxNewTokens?: number;
   stop?: readonly string[];
+  /** Of the parts `{type: 'image'}` of the messages, in order. Default: those of the task, where there are such parts. */
+  images?: readonly PromptImage[];
 }
 
 export interface ChatReply {
@@ -40,22 +45,24 @@ export class AgentChat {
     private readonly signal: AbortSignal,
     history: History,
     private readonly variables: Readonly<Record<string, unknown>> = {},
+    private readonly images: readonly PromptImage[] = [],
   ) {
-    this.ids = new ConversationIds(served.tokenizer, served.eosTokenIds, history);
+    const reading = served.images?.reading ?? null;
+    this.ids = new ConversationIds(served.tokenizer, served.eosTokenIds, history, reading);
   }
 
   /** The ids that the next turn of these messages is made from. */
-  promptIds(messages: readonly ChatMessage[], { tools, variables }: ChatOptions = {}): Int32Array {
-    return this.ids.ids(this.conversation(messages, tools, variables));
+  promptIds(messages: readonly ChatMessage[], options: ChatOptions = {}): Int32Array {
+    return this.ids.ids(this.conversation(messages, options));
   }
 
   /** The next turn. @throws ContextFull, EngineFailed, the signal's reason */
   async complete(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatReply> {
-    const { tools, variables, maxNewTokens, stop = [] } = options;
+    const { tools, maxNewTokens, stop = [] } = options;
     const { family } = this.served;
     const call: ChatCall = {
       fields: { prompt: 'messages', maxTokens: 'maxNewTokens', grammar: 'tools' },
-      conversation: this.conversation(messages, tools, variables),
+      conversation: this.conversation(messages, options),
       maxTokens: null,
       atMost: maxNewTokens ?? null,
       sampling: {},
@@ -118,11 +125,12 @@ export class AgentChat {
 
   private conversation(
     messages: readonly ChatMessage[],
-    tools: readonly FunctionTool[] | undefined,
-    variables: Readonly<Record<string, unknown>> = {},
+    { tools, variables = {}, images }: ChatOptions,
   ): Conversation {
+    const own = images ?? (imageParts(messages) === 0 ? [] : this.images);
     return {
       messages: [...messages],
+      images: own.map(readImageOf),
       tools: tools?.length ? tools : null,
       variables: { ...this.variables, ...variables },
       opened: true,

@@ -2,8 +2,11 @@
 import { createHash } from 'node:crypto';
 import { toJson } from '../../base/text';
 import type { ChatMessage } from '../../data/chat_template';
+import { imageParts } from '../../data/image_places';
+import type { ImageReading } from '../../data/images/image_tokens';
 import type { Tokenizer } from '../../data/tokenizer';
 import { type Conversation, conversationIds, conversationText } from '../../serve/call/conversation';
+import { withImages } from '../../serve/call/conversation_images';
 import { familyOf } from '../../serve/tools/families';
 
 /**
@@ -28,6 +31,8 @@ interface State {
   reply: Reply;
   /** Its response with all tags; empty where it has no thoughts of its own. */
   sampled: string;
+  /** How many the ids have. */
+  images: number;
   /** The last token ended the turn, so the template's end of it is there. */
   ended: string | null;
 }
@@ -42,6 +47,8 @@ export class ConversationIds {
     private readonly tokenizer: Tokenizer,
     private readonly eosTokenIds: readonly number[],
     private readonly history: History,
+    /** null: the model reads text alone. */
+    private readonly reading: ImageReading | null = null,
   ) {}
 
   /** The ids of a conversation that ends with the opening of the assistant's turn. @throws TroupeError INVALID_DATA where the template fails */
@@ -53,13 +60,19 @@ export class ConversationIds {
       if (state === undefined) continue;
       const added = this.added(conversation, i, state);
       if (added === null) continue;
-      const ids = this.tokenizer.encode(added);
+      const ids = this.placed(this.tokenizer.encode(added), conversation, state.images);
       const whole = new Int32Array(state.ids.length + ids.length);
       whole.set(state.ids);
       whole.set(ids, state.ids.length);
       return whole;
     }
-    return conversationIds(this.tokenizer, conversation);
+    return this.placed(conversationIds(this.tokenizer, conversation), conversation, 0);
+  }
+
+  /** With tokens for the images of the conversation but for the `before` first, which the ids do not have. */
+  private placed(ids: Int32Array, { images = [] }: Conversation, before: number): Int32Array {
+    if (this.reading === null) return ids;
+    return withImages(ids, images.slice(before), this.reading, 'messages');
   }
 
   /** Keeps what the model made of a conversation, for those that go on from it. */
@@ -82,6 +95,7 @@ export class ConversationIds {
       ids,
       promptText: this.render(conversation, conversation.messages, true),
       reply,
+      images: conversation.images?.length ?? 0,
       sampled: reply.reasoning === '' ? '' : this.tokenizer.decode(tokens, { skipSpecialTokens: false }),
       ended,
     });
@@ -160,7 +174,8 @@ const asMessageCalls = ({ calls }: Reply): unknown[] =>
   calls.map(({ name, arguments: source }) => ({ function: { name, arguments: source } }));
 
 /** Equal for conversations that mean the same: ids of calls, spaces around words and the order of keys do not count. */
-function keyOf({ tools, variables }: Conversation, messages: readonly ChatMessage[]): string {
+function keyOf({ tools, variables, images = [] }: Conversation, messages: readonly ChatMessage[]): string {
+  const seen = images.slice(0, imageParts(messages)).map(({ key }) => key);
   const canonical = messages.map(({ role, content, tool_calls: calls }) => ({
     role,
     content:
@@ -168,7 +183,7 @@ function keyOf({ tools, variables }: Conversation, messages: readonly ChatMessag
     calls: Array.isArray(calls) ? calls.map(canonicalCall) : [],
   }));
   return createHash('sha256')
-    .update(toJson([canonical, tools, variables]))
+    .update(toJson([canonical, tools, variables, seen]))
     .digest('base64');
 }
 

@@ -3,6 +3,7 @@ import type { ChildProcess } from 'node:child_process';
 import { GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { toJson } from '../../base/text';
+import { dataAddress } from '../../data/images/data_address';
 import { type Agent, type AgentContext, type AgentResult, type AgentTask, defineAgent } from '../define';
 import type { SessionAddress } from '../endpoint/session_server';
 
@@ -24,13 +25,17 @@ export function commandAgent(command: readonly string[]): Agent {
     name: command.join(' ').slice(0, 60),
     run: async (task, context) => {
       const address = await context.endpoint();
-      const text = taskJson(task);
+      const text = await taskJson(task);
       return resultOf(await programs.run(environment(text, address), text, context.signal), context);
     },
   });
 }
 
-const taskJson = ({ promptIds: _, ...task }: AgentTask): string => toJson(task);
+/** Images as data: addresses, which clients send as they are. */
+async function taskJson({ promptIds: _, images, ...task }: AgentTask): Promise<string> {
+  if (images === undefined) return toJson(task);
+  return toJson({ ...task, images: await Promise.all(images.map(dataAddress)) });
+}
 
 function environment(task: string, address: SessionAddress): NodeJS.ProcessEnv {
   const { openaiBaseUrl, anthropicBaseUrl, apiKey } = address;

@@ -1,5 +1,6 @@
 // The policy as one agent sees it: token ids in, token ids out, every call on record.
 import { createHash } from 'node:crypto';
+import type { PromptImage } from '../../batch/prompt_image';
 import { TroupeError } from '../../errors';
 import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
 import type { FinishReason, RolloutRequest, SamplingParams, TokenSpan } from '../../rollout/request';
@@ -26,6 +27,8 @@ export interface AgentModelOptions {
   session?: string;
   /** Of all calls, where {@link behindFirst}: 0. */
   priority?: number;
+  /** Of the task, with the token that stands for them; left out: the model reads text alone. */
+  images?: { token: number; ofTask: readonly PromptImage[] };
   /** Whether the engine takes first what has had the fewest calls: trajectories that slow tools hold up catch up with the others. */
   behindFirst?: boolean;
 }
@@ -35,6 +38,8 @@ export interface CallOptions {
   maxNewTokens?: number;
   /** Texts that end the response when it contains them. */
   stop?: readonly string[];
+  /** In the order of their tokens. Default: those of the task, where the ids have tokens for images. */
+  images?: readonly PromptImage[];
   onTokens?: (span: TokenSpan) => void;
 }
 
@@ -147,10 +152,16 @@ export class AgentModel {
     // Rounded up, so that requests that are alike but for what they have left can run in one batch.
     const rounded = Math.min(Math.ceil(limit / ROUND) * ROUND, sampling.maxNewTokens, room);
     const stop = [...(sampling.stop ?? []), ...(options.stop ?? [])];
+    const images = options.images ?? this.imagesOf(promptIds);
     const started = performance.now();
     const result = await this.guarded(async () => {
       const drawn = this.sampling(promptIds, rounded);
-      const request = { promptIds, sampling: drawn, ...this.request };
+      const request = {
+        promptIds,
+        sampling: drawn,
+        ...this.request,
+        ...(images.length > 0 ? { images } : {}),
+      };
       const handle = this.submit(engine, request, stop);
       const abort = (): void => handle.abort();
       signal?.addEventListener('abort', abort, { once: true });
@@ -164,7 +175,7 @@ export class AgentModel {
       }
     });
     signal?.throwIfAborted();
-    const call = modelCall(promptIds, result, (performance.now() - started) / 1000);
+    const call = modelCall(promptIds, result, (performance.now() - started) / 1000, images);
     this.calls.push(call);
     const generated = new Generated(call, tokenizer, result.stopText);
     if (call.tokens.length > limit) {
@@ -177,12 +188,20 @@ export class AgentModel {
 
   /** How a call is sampled: as the run says, with a seed from what it continues. */
   sampling(promptIds: ArrayLike<number>, maxNewTokens: number): SamplingParams {
-    const { sampling } = this.options;
+    const { sampling, images } = this.options;
+    // In the next turn it would stand for an image.
+    const badWords = images === undefined ? {} : { badWords: [...(sampling.badWords ?? []), [images.token]] };
     return {
       ...sampling,
+      ...badWords,
       maxNewTokens: Math.min(maxNewTokens, sampling.maxNewTokens),
       seed: this.seedOf(promptIds),
     };
+  }
+
+  private imagesOf(promptIds: ArrayLike<number>): readonly PromptImage[] {
+    const { images } = this.options;
+    return images !== undefined && Array.from(promptIds).includes(images.token) ? images.ofTask : [];
   }
 
   /** Of every request. */
@@ -195,10 +214,10 @@ export class AgentModel {
   }
 
   /** Keeps a call that was made through a dialect of HTTP. */
-  record({ promptIds, tokens, logProbs, versions, finish }: CallRecord, seconds: number): void {
+  record({ promptIds, images, tokens, logProbs, versions, finish }: CallRecord, seconds: number): void {
     const finishReason = finish === 'tool_calls' ? 'stop' : finish;
     this.calls.push(
-      modelCall(promptIds, { tokens, logProbs, versions, finishReason, cachedTokens: 0 }, seconds),
+      modelCall(promptIds, { tokens, logProbs, versions, finishReason, cachedTokens: 0 }, seconds, images),
     );
   }
 

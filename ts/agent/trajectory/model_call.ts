@@ -1,9 +1,12 @@
 // One call of the model: the ids it saw, the ids it made, and what is known of them.
+import type { PromptImage } from '../../batch/prompt_image';
 import type { FinishReason, RolloutResult } from '../../rollout/request';
 
 export interface ModelCall {
   /** [P] all that the model saw. */
   promptIds: Int32Array;
+  /** In the order of their tokens in it. */
+  images: readonly PromptImage[];
   /** [R] what it made. */
   tokens: Int32Array;
   /** [R] at the sampling temperature. */
@@ -19,8 +22,10 @@ export const modelCall = (
   promptIds: ArrayLike<number>,
   { tokens, logProbs, versions, finishReason }: RolloutResult,
   seconds: number,
+  images: readonly PromptImage[] = [],
 ): ModelCall => ({
   promptIds: Int32Array.from(promptIds),
+  images,
   tokens: Int32Array.from(tokens),
   logProbs: Float32Array.from(logProbs),
   versions,

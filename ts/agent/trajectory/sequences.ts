@@ -1,4 +1,5 @@
 // From the calls of a trajectory to the sequences that are trained: every sampled token once, in exactly the context it was sampled in.
+import { type PromptImage, sameImages } from '../../batch/prompt_image';
 import type { ModelCall } from './model_call';
 
 /** The response of call `call` of the trajectory lies at tokens [start, end) of the sequence. */
@@ -15,6 +16,8 @@ export interface Sequence {
   promptLength: number;
   /** In order; what is between them is context. */
   turns: Turn[];
+  /** All of them stand before the response; left out: there are none. */
+  images?: readonly PromptImage[];
 }
 
 /** Whether `ids` begins with `prefix`. */
@@ -23,6 +26,8 @@ function startsWith(ids: Int32Array, prefix: Int32Array): boolean {
   const bytes = (a: Int32Array, length: number): Buffer => Buffer.from(a.buffer, a.byteOffset, length * 4);
   return bytes(ids, prefix.length).equals(bytes(prefix, prefix.length));
 }
+
+const imagesOf = ({ images }: ModelCall): Pick<Sequence, 'images'> => (images.length > 0 ? { images } : {});
 
 interface Chain {
   parts: Int32Array[];
@@ -33,8 +38,8 @@ interface Chain {
   turns: Turn[];
 }
 
-function continues({ last, length }: Chain, promptIds: Int32Array): boolean {
-  if (promptIds.length < length) return false;
+function continues({ last, length }: Chain, { promptIds, images }: ModelCall): boolean {
+  if (promptIds.length < length || !sameImages(last.images, images)) return false;
   const { promptIds: before, tokens } = last;
   return startsWith(promptIds, before) && startsWith(promptIds.subarray(before.length), tokens);
 }
@@ -42,12 +47,12 @@ function continues({ last, length }: Chain, promptIds: Int32Array): boolean {
 /**
  * A call whose prompt begins with all the ids of an earlier sequence continues it: what is new in the prompt is context, what was
  * sampled is trained. Any other call begins a sibling, in which only its own tokens are trained: a history that was rewritten, a
- * sub-agent, a template that leaves out earlier reasoning. So each call is a turn of exactly one sequence, and the tokens before a
+ * sub-agent, a template that leaves out earlier reasoning, further images, which a sequence has in its prompt alone. So each call is a turn of exactly one sequence, and the tokens before a
  * turn are the ids that the model saw, whoever sent them. Calls that made no token are turns of none, but there is always one
  * sequence, unless there was no call.
  */
 export function joinCalls(calls: readonly ModelCall[]): Sequence[] {
-  const root = calls[0]?.promptIds;
+  const [root] = calls;
   if (root === undefined) return [];
   const chains: Chain[] = [];
   calls.forEach((call, index) => {
@@ -56,7 +61,7 @@ export function joinCalls(calls: readonly ModelCall[]): Sequence[] {
     const turn = { call: index, start: promptIds.length, end: promptIds.length + tokens.length };
     // The longest that fits: with equal ones it makes no difference which.
     const chain = chains
-      .filter((one) => continues(one, promptIds))
+      .filter((one) => continues(one, call))
       .reduce<Chain | null>((best, one) => (best === null || one.length > best.length ? one : best), null);
     if (chain) {
       chain.parts.push(promptIds.subarray(chain.length), tokens);
@@ -64,18 +69,23 @@ export function joinCalls(calls: readonly ModelCall[]): Sequence[] {
       chain.last = call;
       chain.turns.push(turn);
     } else {
-      const promptLength = startsWith(promptIds, root) ? root.length : promptIds.length;
+      const begins = startsWith(promptIds, root.promptIds) && sameImages(call.images, root.images);
+      const promptLength = begins ? root.promptIds.length : promptIds.length;
       chains.push({ parts: [promptIds, tokens], length: turn.end, last: call, promptLength, turns: [turn] });
     }
   });
-  if (chains.length === 0) return [{ tokens: Int32Array.from(root), promptLength: root.length, turns: [] }];
-  return chains.map(({ parts, length, promptLength, turns }) => {
+  if (chains.length === 0) {
+    const { promptIds } = root;
+    const whole = { tokens: Int32Array.from(promptIds), promptLength: promptIds.length, turns: [] };
+    return [{ ...whole, ...imagesOf(root) }];
+  }
+  return chains.map(({ parts, length, last, promptLength, turns }) => {
     const tokens = new Int32Array(length);
     let at = 0;
     for (const part of parts) {
       tokens.set(part, at);
       at += part.length;
     }
-    return { tokens, promptLength, turns };
+    return { tokens, promptLength, turns, ...imagesOf(last) };
   });
 }

@@ -1,5 +1,6 @@
 // Trajectories as a Batch: their sequences one after another, with the columns that training needs.
 import { Batch } from '../../batch/batch';
+import type { PromptImage } from '../../batch/prompt_image';
 import { TroupeError } from '../../errors';
 import { tokenVersions } from './model_call';
 import { joinCalls, type Sequence } from './sequences';
@@ -9,6 +10,8 @@ import { numTurns, type Trajectory } from './trajectory';
 export interface Row {
   /** The task's prompt: the sequence of a trajectory whose agent never called its model. */
   promptIds: ArrayLike<number>;
+  /** Of that; of a model that reads images. */
+  images?: readonly PromptImage[] | undefined;
   trajectory: Trajectory;
 }
 
@@ -61,16 +64,16 @@ function concatenated<T extends Float32Array | Int32Array | Uint8Array>(
 /**
  * A batch of all sequences of all trajectories, in order: those of one trajectory follow each other. Columns per response token:
  * responseMask (1: sampled), rolloutLogProbs (0 where nothing was sampled), turn (number of the call in its trajectory), version (of the
- * weights; -1 where nothing was sampled). Per sequence: trajectory (its index), numTurns, numToolCalls.
+ * weights; -1 where nothing was sampled). Per sequence: trajectory (its index), numTurns, numToolCalls, and images where a row has some.
  * @throws TroupeError INVALID_ARGUMENT without trajectories
  */
 export function trajectoryBatch(rows: readonly Row[]): Batch {
   if (rows.length === 0)
     throw new TroupeError('INVALID_ARGUMENT', '[agent] expected at least one trajectory, got none');
   const sequences: { sequence: Sequence; index: number }[] = rows.flatMap(
-    ({ promptIds, trajectory }, index) => {
+    ({ promptIds, images = [], trajectory }, index) => {
       const joined = joinCalls(trajectory.calls);
-      const empty = { tokens: Int32Array.from(promptIds), promptLength: promptIds.length, turns: [] };
+      const empty = { tokens: Int32Array.from(promptIds), promptLength: promptIds.length, turns: [], images };
       return (joined.length > 0 ? joined : [empty]).map((sequence) => ({ sequence, index }));
     },
   );
@@ -79,6 +82,7 @@ export function trajectoryBatch(rows: readonly Row[]): Batch {
   );
   const perSequence = (value: (row: Row, index: number) => number): Int32Array =>
     Int32Array.from(sequences, ({ index }) => value(rows[index] as Row, index));
+  const pictured = rows.some(({ images }) => images !== undefined);
   return Batch.fromRagged(
     {
       tokens: concatenated(
@@ -107,6 +111,7 @@ export function trajectoryBatch(rows: readonly Row[]): Batch {
         trajectory: perSequence((_, index) => index),
         numTurns: perSequence(({ trajectory }) => numTurns(trajectory)),
         numToolCalls: perSequence(({ trajectory }) => trajectory.toolUses.length),
+        ...(pictured ? { images: sequences.map(({ sequence: { images = [] } }) => images) } : {}),
       },
     },
     { adopt: true, granularity: { trajectory: 'sequence', numTurns: 'sequence', numToolCalls: 'sequence' } },

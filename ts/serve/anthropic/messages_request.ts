@@ -4,6 +4,8 @@ import type { ChatMessage } from '../../data/chat_template';
 import { badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
 import { defined } from '../call/defined';
+import { joined, MessageParts, type Part, type PartForms, textField } from '../call/message_parts';
+import { imageAt, imageOf } from '../call/sent_image';
 import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
@@ -22,18 +24,19 @@ const words = z.union([
   z.string(),
   list(textBlock).transform((blocks) => blocks.map(({ text }) => text).join('')),
 ]);
+const imageBlock = z.looseObject({ type: z.literal('image') });
 const toolResult = z.looseObject({
   type: z.literal('tool_result'),
   tool_use_id: z.string(),
-  content: words.nullish(),
+  content: z.union([z.string(), z.custom<readonly unknown[]>(Array.isArray)]).nullish(),
 });
 /** What the model thought is part of what it reads again only where its family has a place for it. */
 const thinking = z.looseObject({
   type: z.enum(['thinking', 'redacted_thinking']),
   thinking: z.string().optional(),
 });
-const block = z.union([textBlock, toolUse, toolResult, thinking], {
-  error: 'expected a block of type text, tool_use, tool_result or thinking: this server reads text only',
+const block = z.union([textBlock, imageBlock, toolUse, toolResult, thinking], {
+  error: 'expected a block of type text, image, tool_use, tool_result or thinking',
 });
 const message = z.looseObject({
   role: z.enum(['user', 'assistant', 'system']),
@@ -89,6 +92,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   checkChoice('tool_choice.name', name, offered);
   if (forced && model.grammars === null)
     throw badField('tool_choice', 'the engine behind this server cannot hold responses to a grammar');
+  const parts = new MessageParts(MESSAGE_PARTS, model.images !== null);
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
   return {
     call: {
@@ -96,12 +100,16 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
       conversation: {
         messages: [
           ...opening,
-          ...r.messages.flatMap((one) => messagesOf(one, model.family?.channels !== undefined)),
+          ...r.messages.flatMap((one, i) => {
+            const thoughts = model.family?.channels !== undefined;
+            return messagesOf(one, thoughts, parts, `messages.${i}.content`);
+          }),
         ],
         tools,
         variables: {},
         opened: true,
       },
+      images: parts.images,
       maxTokens: null,
       // Clients ask for as much as their own models can make.
       atMost: r.max_tokens,
@@ -130,17 +138,42 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   };
 }
 
-/** Results of tools are messages of their own, before what the user says beside them. */
-function messagesOf({ role, content }: z.infer<typeof message>, thoughts: boolean): ChatMessage[] {
-  const text = content.flatMap((one) => (one.type === 'text' ? [one.text as string] : [])).join('');
-  if (role !== 'assistant') {
-    const results = content.flatMap((one): ChatMessage[] => {
-      if (one.type !== 'tool_result') return [];
-      const { tool_use_id, content: told } = one as z.infer<typeof toolResult>;
-      return [{ role: 'tool', tool_call_id: tool_use_id, content: told ?? '' }];
-    });
+/** How blocks are written. */
+const MESSAGE_PARTS: PartForms = {
+  text: 'text',
+  textOf: (part, field) => (part['type'] === 'text' ? textField(part, field) : null),
+  image: 'image',
+  imageOf: (part, field) => {
+    const at = `${field}.source`;
+    const source = part['source'] as Part | null | undefined;
+    if (source?.['type'] === 'url') return imageAt(source['url'], `${at}.url`);
+    const { type, media_type: kind, data } = source ?? {};
+    if (type !== 'base64' || typeof kind !== 'string' || typeof data !== 'string')
+      throw badField(at, 'expected {"type": "base64", "media_type": "image/png", "data": ...}');
+    return imageOf(kind, data, `${at}.data`);
+  },
+};
+
+/** Results of tools are messages of their own, before what the user says beside them; so are their images. */
+function messagesOf(
+  { role, content }: z.infer<typeof message>,
+  thoughts: boolean,
+  parts: MessageParts,
+  field: string,
+): ChatMessage[] {
+  const results = content.flatMap((one, i): ChatMessage[] => {
+    if (role === 'assistant' || one.type !== 'tool_result') return [];
+    const { tool_use_id, content: told } = one as z.infer<typeof toolResult>;
+    const shown = parts.content(told ?? '', `${field}.${i}.content`, true);
+    return [{ role: 'tool', tool_call_id: tool_use_id, content: shown }];
+  });
+  const text = joined(
+    content.flatMap((one, i) =>
+      one.type === 'text' || one.type === 'image' ? [parts.part(one, `${field}.${i}`, role === 'user')] : [],
+    ),
+  );
+  if (role !== 'assistant')
     return text === '' && results.length > 0 ? results : [...results, { role, content: text }];
-  }
   const calls = content.flatMap((one) => {
     if (one.type !== 'tool_use') return [];
     const { id, name, input } = one as z.infer<typeof toolUse>;

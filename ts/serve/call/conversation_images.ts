@@ -1,4 +1,5 @@
 // The images of a conversation: from what was sent to what an engine is given, and their tokens.
+import { createHash } from 'node:crypto';
 import type { PromptImage } from '../../batch/prompt_image';
 import { type ImageThreads, UnreadableImage } from '../../data/images/image_threads';
 import { type ImageReading, placesOfImages, withImageTokens } from '../../data/images/image_tokens';
@@ -13,6 +14,17 @@ export interface ConversationImage {
   /** Equal for equal images alone. */
   key: string;
   read(): Promise<PromptImage>;
+}
+
+const keys = new WeakMap<PromptImage, string>();
+
+/** One that has been read. */
+export function readImageOf(image: PromptImage): ConversationImage {
+  const { height, width, pixels } = image;
+  const key =
+    keys.get(image) ?? createHash('sha256').update(`${height}x${width}:`).update(pixels).digest('base64');
+  keys.set(image, key);
+  return { height, width, key, read: async () => image };
 }
 
 /** Pixels of all images of a request, before they are resized: what a body of a few bytes may decode to. */

@@ -1,5 +1,12 @@
 // Responses that later requests go on from: previous_response_id of the responses API.
 import type { ChatMessage } from '../../data/chat_template';
+import type { SentImage } from './sent_image';
 
-/** What a session keeps. Messages with the response as their last one, without the instructions, which do not carry over. */
-export type KeptResponses = Map<string, readonly ChatMessage[]>;
+/** Messages, and their images in order. */
+export interface KeptMessages {
+  messages: readonly ChatMessage[];
+  images: readonly SentImage[];
+}
+
+/** What a session keeps: with the response as the last message, without the instructions, which do not carry over. */
+export type KeptResponses = Map<string, KeptMessages>;

@@ -23,7 +23,12 @@ export interface PartForms {
   imageOf(part: Part, field: string): SentImage;
 }
 
-export type Content = string | ({ type: 'text'; text: string } | { type: 'image' })[];
+export type ShownPart = { type: 'text'; text: string } | { type: 'image' };
+export type Content = string | ShownPart[];
+
+/** Text alone is one text, whatever its parts: templates need not know parts then. */
+export const joined = (parts: ShownPart[]): Content =>
+  parts.every((part) => part.type === 'text') ? parts.map(({ text }) => text).join('') : parts;
 
 /** Images of a request. */
 const MOST_IMAGES = 256;
@@ -44,11 +49,11 @@ export class MessageParts {
    */
   content(given: string | readonly unknown[], field: string, images: boolean): Content {
     if (typeof given === 'string') return given;
-    const parts = given.map((part, i) => this.part(part, `${field}.${i}`, images));
-    return parts.every((part) => part.type === 'text') ? parts.map(({ text }) => text).join('') : parts;
+    return joined(given.map((part, i) => this.part(part, `${field}.${i}`, images)));
   }
 
-  private part(given: unknown, field: string, images: boolean): Exclude<Content, string>[number] {
+  /** As {@link content} of one part. */
+  part(given: unknown, field: string, images: boolean): ShownPart {
     if (typeof given !== 'object' || given === null || Array.isArray(given))
       throw badField(field, 'expected a part, an object with a type');
     const part = given as Part;

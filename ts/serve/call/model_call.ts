@@ -1,4 +1,5 @@
 // One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
+import type { PromptImage } from '../../batch/prompt_image';
 import { TextStream } from '../../data/text_stream';
 import type { RolloutHandle } from '../../rollout/engine';
 import type {
@@ -63,6 +64,8 @@ const emptyDelta = (): CallDelta => ({
 /** What a response was made of, for whoever learns from it. */
 export interface CallRecord {
   promptIds: ArrayLike<number>;
+  /** Of the prompt. */
+  images: readonly PromptImage[];
   /** [R] up to the one that completed a stop text. */
   tokens: Int32Array;
   /** [R] */
@@ -203,6 +206,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     const own = this.stopped ? 'stop' : result.finishReason;
     return {
       promptIds: this.call.promptIds,
+      images: this.call.request?.images ?? [],
       tokens: Int32Array.from(this.tokens),
       logProbs: Float32Array.from(this.logProbs),
       versions: result.versions

@@ -17,8 +17,24 @@ export const CHAT_PARTS: PartForms = {
   },
 };
 
+const RESPONSE_TEXTS: readonly unknown[] = ['input_text', 'output_text', 'text', 'refusal'];
+
+/** Of responses; the words of a refusal are none of the conversation. */
+export const RESPONSE_PARTS: PartForms = {
+  text: 'input_text',
+  textOf: (part, field) => {
+    if (!RESPONSE_TEXTS.includes(part['type'])) return null;
+    return part['text'] === undefined ? '' : textField(part, field);
+  },
+  image: 'input_image',
+  imageOf: (part, field) => {
+    checkDetail(part, field);
+    return imageAt(part['image_url'], `${field}.image_url`);
+  },
+};
+
 /** Every image is read in the one size that the model's directory says. @throws ApiError 400 */
-export function checkDetail({ detail }: Part, field: string): void {
+function checkDetail({ detail }: Part, field: string): void {
   if (detail === undefined || detail === null || detail === 'auto') return;
   throw badField(
     `${field}.detail`,

@@ -19,7 +19,9 @@ export const answerResponses: Dialect = async (model, body, signal, hooks = {}) 
     calls[0] as RunningCall,
     (id, record) => {
       hooks.onRecord?.(record, 0);
-      if (form.kept !== null) kept?.set(id, [...form.kept, replyMessage(record)]);
+      if (form.kept === null) return;
+      const { messages, images } = form.kept;
+      kept?.set(id, { messages: [...messages, replyMessage(record)], images });
     },
   );
   return form.stream ? { events: answer.events() } : { body: await answer.whole() };

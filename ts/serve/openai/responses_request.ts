@@ -5,22 +5,20 @@ import { ApiError, badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
 import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
-import type { KeptResponses } from '../call/kept_responses';
+import type { KeptMessages, KeptResponses } from '../call/kept_responses';
+import { MessageParts } from '../call/message_parts';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, responseForm } from './formats';
+import { RESPONSE_PARTS } from './image_parts';
 import { list } from './lists';
 
-const part = z.looseObject({
-  type: z.enum(['input_text', 'output_text', 'text', 'refusal']),
-  text: z.string().optional(),
+/** Parts are read one by one, up to the first that is wrong. */
+const content = z.union([z.string(), z.custom<readonly unknown[]>(Array.isArray)], {
+  error: 'expected a text, or a list of parts',
 });
-const content = z.union([
-  z.string(),
-  list(part).transform((parts) => parts.map(({ text = '' }) => text).join('')),
-]);
 const message = z.looseObject({
   type: z.literal('message').optional(),
   role: z.enum(['system', 'developer', 'user', 'assistant']),
@@ -86,7 +84,7 @@ const schema = z.looseObject({
 export interface ResponsesForm {
   stream: boolean;
   /** What a request that goes on from this response goes on from, without the response; null: nobody may. */
-  kept: readonly ChatMessage[] | null;
+  kept: KeptMessages | null;
   /** What a response repeats of its request. */
   echo: Record<string, unknown>;
 }
@@ -132,10 +130,13 @@ export function parseResponses(
       forced ? 'tool_choice' : 'text.format',
       'the engine behind this server cannot hold responses to a grammar',
     );
+  const parts = new MessageParts(RESPONSE_PARTS, model.images !== null);
+  const previous = previousMessages(r.previous_response_id ?? null, kept);
   const messages = [
-    ...previousMessages(r.previous_response_id ?? null, kept),
-    ...messagesOf(r.input, model.family?.channels !== undefined),
+    ...previous.messages,
+    ...messagesOf(r.input, model.family?.channels !== undefined, parts),
   ];
+  const images = [...previous.images, ...parts.images];
   const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
   return {
     call: {
@@ -150,6 +151,7 @@ export function parseResponses(
         variables: {},
         opened: true,
       },
+      images,
       maxTokens: null,
       atMost: r.max_output_tokens ?? null,
       sampling: samplingOf(
@@ -168,7 +170,7 @@ export function parseResponses(
     },
     form: {
       stream: r.stream ?? false,
-      kept: r.store === false ? null : messages,
+      kept: r.store === false ? null : { messages, images },
       echo: {
         instructions: r.instructions ?? null,
         max_output_tokens: r.max_output_tokens ?? null,
@@ -186,12 +188,12 @@ export function parseResponses(
   };
 }
 
-function previousMessages(id: string | null, kept: KeptResponses | null): readonly ChatMessage[] {
-  if (id === null) return [];
+function previousMessages(id: string | null, kept: KeptResponses | null): KeptMessages {
+  if (id === null) return { messages: [], images: [] };
   const param = 'previous_response_id';
   if (kept === null) throw badField(param, 'this server keeps no responses: send the whole input');
-  const messages = kept.get(id);
-  if (messages !== undefined) return messages;
+  const found = kept.get(id);
+  if (found !== undefined) return found;
   throw new ApiError(
     400,
     `${param}: this session has made no response ${JSON.stringify(id.slice(0, 200))}, or it was not to be stored (store: false)`,
@@ -201,10 +203,14 @@ function previousMessages(id: string | null, kept: KeptResponses | null): readon
 }
 
 /** Words of the assistant and the calls that follow them are one message. */
-function messagesOf(input: string | z.infer<typeof item>[], thoughts: boolean): ChatMessage[] {
+function messagesOf(
+  input: string | z.infer<typeof item>[],
+  thoughts: boolean,
+  read: MessageParts,
+): ChatMessage[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }];
   const messages: ChatMessage[] = [];
-  for (const one of input) {
+  for (const [i, one] of input.entries()) {
     if (one.type === 'reasoning') {
       const { content: parts } = one as z.infer<typeof reasoning>;
       const thought = parts?.map(({ text }) => text ?? '').join('') ?? '';
@@ -212,7 +218,8 @@ function messagesOf(input: string | z.infer<typeof item>[], thoughts: boolean): 
         messages.push({ role: 'assistant', content: '', reasoning_content: thought });
     } else if (one.type === 'function_call_output') {
       const { call_id, output } = one as z.infer<typeof callOutput>;
-      messages.push({ role: 'tool', tool_call_id: call_id, content: output });
+      const told = read.content(output, `input.${i}.output`, true);
+      messages.push({ role: 'tool', tool_call_id: call_id, content: told });
     } else if (one.type === 'function_call') {
       const { call_id: id, name, arguments: source } = one as z.infer<typeof call>;
       const [made] = templateCalls([{ id, function: { name, arguments: source } }]);
@@ -221,7 +228,8 @@ function messagesOf(input: string | z.infer<typeof item>[], thoughts: boolean): 
         last['tool_calls'] = [...((last['tool_calls'] as unknown[]) ?? []), made];
       else messages.push({ role: 'assistant', content: '', tool_calls: [made] });
     } else {
-      const { role, content: text } = one as z.infer<typeof message>;
+      const { role, content: given } = one as z.infer<typeof message>;
+      const text = read.content(given, `input.${i}.content`, role === 'user');
       const last = messages.at(-1);
       // The words that follow a thought.
       if (
