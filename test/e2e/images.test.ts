@@ -336,7 +336,11 @@ test('SFT learns it from examples', async () => {
 });
 
 test.each([
-  ['agents', 'actor_rollout_ref.rollout.multi_turn.enable=true', /agents show it text alone/],
+  [
+    'agents of Search-R1',
+    'actor_rollout_ref.rollout.agent.default_agent_loop=search_agent retriever.url=http://127.0.0.1:9',
+    /search_agent shows it text alone/,
+  ],
   ['a critic', 'algorithm.adv_estimator=gae', /a critic of its family is not there/],
   [
     'servers',
