@@ -4,6 +4,7 @@ import { join, resolve } from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import { type Agent, defineAgent } from '../../ts/agent/define';
 import { commandAgent } from '../../ts/agent/loops/command';
+import { agentTry } from '../../ts/cli/agent_try';
 import { loadConfig } from '../../ts/config/config';
 import { dataAddress } from '../../ts/data/images/data_address';
 import { RlDataset, type RlSample } from '../../ts/data/rl_dataset';
@@ -48,6 +49,7 @@ beforeAll(() => {
     definition.added_tokens.push({ ...definition.added_tokens[0], id, content, special: false });
   writeFileSync(file('model/tokenizer.json'), JSON.stringify(definition));
   writeJsonLines(file('train.jsonl'), rows);
+  writeFileSync(file('grpo.yaml'), JSON.stringify(GRPO));
   writeFileSync(
     file('tools.mjs'),
     `import { defineTool } from ${JSON.stringify(resolve(__dirname, '../../dist/index.js'))};
@@ -190,7 +192,6 @@ const AGENTS: Record<string, Agent | null> = {
 describe('what is sampled is what is trained', () => {
   let actor: Actor;
   beforeAll(async () => {
-    writeFileSync(file('grpo.yaml'), JSON.stringify(GRPO));
     actor = await Actor.create({
       model: file('model'),
       optim: { lr: 1e-3 },
@@ -312,4 +313,28 @@ test('GRPO of the tool agent from the data set on', async () => {
     expect(metrics['num_turns/max']).toBeGreaterThanOrEqual(4);
     expect(metrics['agent/failed']).toBe(0);
   }
+});
+
+test('agent try shows a row with its images', async () => {
+  let printed = '';
+  const options = {
+    config: file('grpo.yaml'),
+    overrides: overrides(...TOOL_AGENT),
+    task: JSON.stringify(rows[1]),
+    temperature: 1,
+    seed: 1,
+    json: true,
+  };
+  const code = await agentTry(options, (text) => {
+    printed += text;
+  });
+  const { calls, error } = JSON.parse(printed) as { calls: { promptIds: number[] }[]; error: unknown };
+  expect([code, error]).toEqual([0, null]);
+  const tokens = (await readFixtures(['tall.jpg', 'clear.png'])).map(
+    ({ height, width }) => (height * width) / 64,
+  );
+  for (const { promptIds } of calls)
+    expect(promptIds.filter((id) => id === IMAGE_TOKEN)).toHaveLength(
+      (tokens[0] as number) + (tokens[1] as number),
+    );
 });

@@ -1,4 +1,5 @@
 // troupe agent try: one task for an agent, with a model, turn by turn.
+import path from 'node:path';
 import { Actor } from '../actor/actor';
 import type { AgentTask } from '../agent/define';
 import { runAgent } from '../agent/run_agent';
@@ -8,7 +9,9 @@ import { toJson } from '../base/text';
 import { loadConfig } from '../config/config';
 import { extraInfoOf, groundTruthOf } from '../data/labels';
 import { checkPrompt, encodePrompt } from '../data/prompt';
+import { RowImages } from '../data/row_images';
 import { configuredAgents } from '../trainer/configured_agents';
+import { imageReading } from '../trainer/image_reading';
 import { loadTokenizer } from '../trainer/training_data';
 import { UsageError } from './report';
 
@@ -16,7 +19,7 @@ export interface AgentTryOptions {
   /** The configuration of a run: agent, tools and limits are its. */
   config: string;
   overrides: readonly string[];
-  /** Text of the user, or a JSON row {prompt, data_source?, reward_model?, extra_info?}. */
+  /** Text of the user, or a JSON row {prompt, images?, data_source?, reward_model?, extra_info?}. */
   task: string;
   temperature: number;
   seed: number;
@@ -44,9 +47,15 @@ export async function agentTry(
   const row = taskOf(options.task);
   const { prompt = null, data_source = 'try', reward_model: labels = null, extra_info } = row;
   checkPrompt(prompt, '--task');
+  const { image_key, apply_chat_template_kwargs, mm_processor_kwargs } = config.data;
+  const reading = imageReading(model, mm_processor_kwargs);
+  const ofRow = RowImages.of(row, image_key, reading, path.resolve('task'), '--task');
+  const asked = ofRow.inPrompt(prompt) as AgentTask['prompt'];
+  const images = await ofRow.read();
   const task: AgentTask = {
-    prompt,
-    promptIds: encodePrompt(prompt, tokenizer, '--task', config.data.apply_chat_template_kwargs),
+    prompt: asked,
+    promptIds: ofRow.inTokens(encodePrompt(asked, tokenizer, '--task', apply_chat_template_kwargs), images),
+    images,
     dataSource: String(data_source),
     groundTruth: labels === null ? null : groundTruthOf(labels, '--task'),
     extraInfo: extraInfoOf(extra_info, '--task'),
@@ -61,8 +70,8 @@ export async function agentTry(
   }
   let actor: Actor | null = null;
   try {
-    actor = await Actor.create({ model: model.path, optim: null });
-    const { agent, chat, tools, options: limits } = agents;
+    actor = await Actor.create({ model: model.path, optim: null, readsImages: reading !== null });
+    const { agent, chat, tools, imageToken, options: limits } = agents;
     const trajectory = await runAgent(agent, task, {
       ...limits,
       retries: 0,
@@ -70,6 +79,7 @@ export async function agentTry(
       tokenizer,
       chat,
       tools,
+      imageToken,
       sampling: {
         maxNewTokens: config.data.max_response_length,
         temperature: options.temperature,

@@ -5,7 +5,7 @@ import { imageParts } from '../../data/image_places';
 import type { CallHooks } from '../../serve/call/answer';
 import type { ChatCall } from '../../serve/call/chat_call';
 import { type Conversation, replyMessage } from '../../serve/call/conversation';
-import { readImageOf } from '../../serve/call/conversation_images';
+import { type ConversationImage, readImageOf } from '../../serve/call/conversation_images';
 import type { KeptResponses } from '../../serve/call/kept_responses';
 import type { CallRecord } from '../../serve/call/model_call';
 import type { ServedModel } from '../../serve/call/served_model';
@@ -38,6 +38,8 @@ export interface ChatReply {
 export class AgentChat {
   private readonly ids: ConversationIds;
   private readonly keptResponses: KeptResponses = new Map();
+  /** Of the task. */
+  private readonly images: readonly ConversationImage[];
 
   constructor(
     private readonly served: ServedModel,
@@ -45,8 +47,9 @@ export class AgentChat {
     private readonly signal: AbortSignal,
     history: History,
     private readonly variables: Readonly<Record<string, unknown>> = {},
-    private readonly images: readonly PromptImage[] = [],
+    images: readonly PromptImage[] = [],
   ) {
+    this.images = images.map(readImageOf);
     const reading = served.images?.reading ?? null;
     this.ids = new ConversationIds(served.tokenizer, served.eosTokenIds, history, reading);
   }
@@ -127,10 +130,10 @@ export class AgentChat {
     messages: readonly ChatMessage[],
     { tools, variables = {}, images }: ChatOptions,
   ): Conversation {
-    const own = images ?? (imageParts(messages) === 0 ? [] : this.images);
+    const own = images?.map(readImageOf) ?? (imageParts(messages) === 0 ? [] : this.images);
     return {
       messages: [...messages],
-      images: own.map(readImageOf),
+      images: own,
       tools: tools?.length ? tools : null,
       variables: { ...this.variables, ...variables },
       opened: true,

@@ -16,15 +16,19 @@ export interface ConversationImage {
   read(): Promise<PromptImage>;
 }
 
-const keys = new WeakMap<PromptImage, string>();
-
-/** One that has been read. */
+/** One that has been read. Its key is made when somebody asks for it. */
 export function readImageOf(image: PromptImage): ConversationImage {
   const { height, width, pixels } = image;
-  const key =
-    keys.get(image) ?? createHash('sha256').update(`${height}x${width}:`).update(pixels).digest('base64');
-  keys.set(image, key);
-  return { height, width, key, read: async () => image };
+  let key: string | null = null;
+  return {
+    height,
+    width,
+    get key() {
+      key ??= createHash('sha256').update(`${height}x${width}:`).update(pixels).digest('base64');
+      return key;
+    },
+    read: async () => image,
+  };
 }
 
 /** Pixels of all images of a request, before they are resized: what a body of a few bytes may decode to. */
@@ -36,14 +40,14 @@ export async function openImages(
   threads: ImageThreads,
   signal: AbortSignal,
 ): Promise<ConversationImage[]> {
-  const opened = await all(sent, ({ base64, field }) => inField(field, threads.open(base64, signal)));
+  const opened = await all(sent, ({ base64, field }) => naming(field, threads.open(base64, signal)));
   let sum = 0;
   return opened.map(({ height, width, key, bytes, pixels }, i) => {
     const { field } = sent[i] as SentImage;
     sum += pixels;
     if (sum > MOST_PIXELS)
       throw badField(field, `expected images of at most ${MOST_PIXELS} pixels in all, got ${sum} up to here`);
-    return { height, width, key, read: () => inField(field, threads.read({ bytes }, signal)) };
+    return { height, width, key, read: () => naming(field, threads.read({ bytes }, signal)) };
   });
 }
 
@@ -79,7 +83,7 @@ async function all<T, R>(of: readonly T[], work: (one: T) => Promise<R>): Promis
   return settled.map((one) => (one as PromiseFulfilledResult<Awaited<R>>).value);
 }
 
-async function inField<T>(field: string, work: Promise<T>): Promise<T> {
+async function naming<T>(field: string, work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
