@@ -256,6 +256,8 @@ describe('what is sampled is what is trained', () => {
     expect(all.trajectories?.map(({ calls }) => calls.length)).toEqual(new Array(8).fill(2));
     expect(all.batch.size).toBe(8);
     expect(all.batch.get('images').map((images) => images.length)).toEqual([1, 1, 1, 1, 2, 2, 2, 2]);
+    // Those of the task, whoever has sent them again.
+    expect(new Set(all.batch.get('images')).size).toBe(2);
     await learnt(all);
   });
 

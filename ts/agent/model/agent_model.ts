@@ -1,6 +1,6 @@
 // The policy as one agent sees it: token ids in, token ids out, every call on record.
 import { createHash } from 'node:crypto';
-import type { PromptImage } from '../../batch/prompt_image';
+import { type PromptImage, sameImages } from '../../batch/prompt_image';
 import { TroupeError } from '../../errors';
 import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
 import type { FinishReason, RolloutRequest, SamplingParams, TokenSpan } from '../../rollout/request';
@@ -216,8 +216,11 @@ export class AgentModel {
   /** Keeps a call that was made through a dialect of HTTP. */
   record({ promptIds, images, tokens, logProbs, versions, finish }: CallRecord, seconds: number): void {
     const finishReason = finish === 'tool_calls' ? 'stop' : finish;
+    // Clients send them again with every turn, and each time they are read: one of each stays.
+    const known = [this.options.images?.ofTask ?? [], ...this.calls.map((call) => call.images)];
+    const own = known.find((some) => sameImages(some, images)) ?? images;
     this.calls.push(
-      modelCall(promptIds, { tokens, logProbs, versions, finishReason, cachedTokens: 0 }, seconds, images),
+      modelCall(promptIds, { tokens, logProbs, versions, finishReason, cachedTokens: 0 }, seconds, own),
     );
   }
 

@@ -1,4 +1,4 @@
-// Reads images beside the thread that asks: decoding one and resizing it takes tenths of a second.
+// Reads images beside the thread that asks: decoding a large one and resizing it takes a second or more.
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import pLimit from 'p-limit';
@@ -14,7 +14,7 @@ import type {
   OpenedImage,
 } from './thread_protocol';
 
-/** An image of the most pixels takes half a gigabyte while it is read. */
+/** An image of the most pixels takes up to 0.6 GB while it is read. */
 const MOST_THREADS = 2;
 const MOST_PIXELS = 2 ** 26;
 
