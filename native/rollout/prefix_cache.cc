@@ -15,10 +15,20 @@ PrefixCache::PrefixCache(PagePool& pool, bool enabled, int64_t state_slots)
 }
 
 uint64_t PrefixCache::root(const Sequence& sequence) const {
-  uint64_t root = sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
-  // The tokens of all images are equal: pages are shared under the same ones alone.
-  for (const Image& image : sequence.request.images) root = PagePool::with(root, image.hash);
-  return root;
+  return sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
+}
+
+uint64_t PrefixCache::parent(const Sequence& sequence) {
+  uint64_t parent = sequence.chain;
+  const int64_t page = sequence.chained * kPagePositions;
+  // The tokens of all images are equal: pages with some are shared under the same images alone, and what
+  // comes before an image is shared whatever it is.
+  for (size_t i = 0; i < sequence.images.size(); ++i) {
+    const int64_t position = sequence.images[i].position;
+    if (page <= position && position < page + kPagePositions)
+      parent = PagePool::with(parent, sequence.request.images[i].hash);
+  }
+  return parent;
 }
 
 void PrefixCache::match(Sequence& sequence) {
@@ -29,12 +39,13 @@ void PrefixCache::match(Sequence& sequence) {
   const bool looks = !sequence.request.sampling.prompt_log_probs;
   while (looks && sequence.computed + kPagePositions < sequence.length()) {
     const int32_t* tokens = sequence.tokens.data() + sequence.computed;
-    const int32_t page = pool_.find(sequence.chain, tokens);
+    const uint64_t before = parent(sequence);
+    const int32_t page = pool_.find(before, tokens);
     if (page < 0) break;
     pool_.hold(page);
     sequence.pages.push_back(page);
     if (has_states()) chains.push_back(sequence.chain);
-    sequence.chain = PagePool::chain(sequence.chain, tokens);
+    sequence.chain = PagePool::chain(before, tokens);
     ++sequence.chained;
     sequence.computed += kPagePositions;
   }
@@ -46,7 +57,7 @@ void PrefixCache::match(Sequence& sequence) {
 // filled page instead of computing those positions again.
 bool PrefixCache::match_tail(Sequence& sequence) {
   const PagePool::Tail tail =
-      pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed, sequence.remaining() - 1);
+      pool_.find_tail(parent(sequence), sequence.tokens.data() + sequence.computed, sequence.remaining() - 1);
   // The tail's page is held beside those of the sequence until it is copied: only where there is room for
   // both.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
@@ -97,8 +108,9 @@ void PrefixCache::put(Sequence& sequence, int64_t positions) {
   if (!enabled_ || !sequence.shares) return;
   while ((sequence.chained + 1) * kPagePositions <= positions) {
     const int32_t* tokens = sequence.tokens.data() + sequence.chained * kPagePositions;
-    pool_.put(sequence.chain, tokens, sequence.pages[static_cast<size_t>(sequence.chained)]);
-    sequence.chain = PagePool::chain(sequence.chain, tokens);
+    const uint64_t before = parent(sequence);
+    pool_.put(before, tokens, sequence.pages[static_cast<size_t>(sequence.chained)]);
+    sequence.chain = PagePool::chain(before, tokens);
     ++sequence.chained;
     for (Sequence::Mark& mark : sequence.marks)
       if (mark.position == sequence.chained * kPagePositions) mark.chain = sequence.chain;
@@ -137,7 +149,7 @@ void PrefixCache::leave(Sequence& sequence) {
   int32_t page = -1;
   if (count > 0 && count < kPagePositions) {
     const int32_t last = sequence.pages[static_cast<size_t>(sequence.chained)];
-    if (pool_.put_tail(sequence.chain, tokens, count, last)) page = last;
+    if (pool_.put_tail(parent(sequence), tokens, count, last)) page = last;
   } else if (count == 0 && has_states()) {
     page = pool_.find_end(sequence.chain, tokens - kPagePositions);
   }

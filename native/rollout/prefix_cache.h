@@ -51,6 +51,9 @@ class PrefixCache {
 
  private:
   uint64_t root(const Sequence& sequence) const;
+  // What the next page that is not in its chain goes behind: the chain, and the images that begin in that
+  // page.
+  static uint64_t parent(const Sequence& sequence);
   bool match_tail(Sequence& sequence);
   void match_states(Sequence& sequence, std::vector<uint64_t> chains);
   void release_tail(Sequence& sequence);

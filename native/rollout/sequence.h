@@ -38,8 +38,10 @@ struct Sequence {
   RolloutOutput output;
   std::vector<uint32_t> mask;  // of the next token
   bool has_mask = false;
-  std::vector<ImageSpan> images;              // of the prompt
-  std::optional<ImageFeatures> features;      // from the first step with one of their tokens to the last
+  std::vector<ImageSpan> images;  // of the prompt
+  // Of those that have tokens to compute, from the first step with one of their tokens to the last.
+  std::optional<ImageFeatures> features;
+  int64_t without_features = 0;               // tokens of the images before these
   std::unordered_map<int32_t, int32_t> seen;  // token -> times in the response; 0: only in the prompt
 
   int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }

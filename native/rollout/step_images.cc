@@ -20,14 +20,27 @@ void StepImages::add(const PlannedRun& run, int64_t row, int32_t* positions) {
   for (const ImageSpan& span : sequence.images) {
     const int64_t begin = std::max(span.position, from), end = std::min(span.end(), to);
     if (begin < end) {
-      if (!sequence.features) sequence.features = decoder_.image_features(sequence.request.images);
+      if (!sequence.features) make_features(sequence);
       any = true;
-      place(*sequence.features, before + begin - span.position, row + begin - from, end - begin);
+      place(*sequence.features, before + begin - span.position - sequence.without_features,
+            row + begin - from, end - begin);
     }
     before += span.size();
   }
   if (any) turns_.push_back(std::move(turns));
   if (to >= sequence.images.back().end()) sequence.features.reset();
+}
+
+void StepImages::make_features(Sequence& sequence) {
+  const std::vector<Image>& all = sequence.request.images;
+  auto first = all.begin();
+  sequence.without_features = 0;
+  for (const ImageSpan& span : sequence.images) {
+    if (span.end() > sequence.computed) break;
+    sequence.without_features += span.size();
+    ++first;
+  }
+  sequence.features = decoder_.image_features({first, all.end()});
 }
 
 void StepImages::place(const ImageFeatures& features, int64_t token, int64_t row, int64_t count) {

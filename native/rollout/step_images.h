@@ -27,7 +27,9 @@ class StepImages {
   ImageRows rows() const;
 
  private:
-  // Tokens [token, token + count) of a sequence's images are the rows from `row` on.
+  // Images before them lie in pages that were found, and need none.
+  void make_features(Sequence& sequence);
+  // Tokens [token, token + count) of those with features are the rows from `row` on.
   void place(const ImageFeatures& features, int64_t token, int64_t row, int64_t count);
 
   struct Turns {

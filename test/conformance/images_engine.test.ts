@@ -85,6 +85,26 @@ describe.each(VISION_NAMES)('%s', (name) => {
         expect((await ask(others, 'salt')).logProbs).toEqual(second.logProbs);
       }));
 
+    test('are found by a turn that brings other images, which alone are read', () =>
+      withActor({ ...options, optim: null }, async (actor) => {
+        const images = (await recorded.batch()).get('images')[3] as readonly PromptImage[];
+        const ask = (promptIds: readonly number[], own: readonly PromptImage[], cacheSalt?: string) =>
+          actor.rollout.submit({
+            promptIds,
+            images: own,
+            sampling: { maxNewTokens: 4, temperature: 0, stopTokenIds: [] },
+            ...(cacheSalt === undefined ? {} : { cacheSalt }),
+          }).result;
+        const first = await ask(prompt, images);
+        const turn = [...prompt, ...first.tokens, ...prompt];
+        const all = [...images, ...images.map(inverted)];
+        const second = await ask(turn, all);
+        expect(second.cachedTokens).toBeGreaterThan(prompt.length - 32);
+        const alone = await ask(turn, all, 'salt');
+        expect(alone.cachedTokens).toBe(0);
+        expect([second.tokens, second.logProbs]).toEqual([alone.tokens, alone.logProbs]);
+      }));
+
     test('are given up and computed again with the images', () =>
       // Prompts are cut over steps in the middle of their images.
       withActor(

@@ -1,3 +1,5 @@
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <random>
 #include <set>
@@ -9,8 +11,8 @@
 #include "rollout/scheduler.h"
 
 // Random requests through a scheduler whose steps are played with symbols: a slot and every position of a
-// page hold the hash of all tokens that went into them. Whatever a sequence finds must be what it would have
-// made.
+// page hold the hash of all tokens, and of the images that these stand for, that went into them. Whatever a
+// sequence finds must be what it would have made.
 
 using namespace troupe;
 using kernels::kPagePositions;
@@ -18,10 +20,35 @@ using kernels::kPagePositions;
 namespace {
 
 using Tokens = std::vector<int32_t>;
+constexpr int32_t kImageToken = 5000;  // of every image
+
+struct Prompt {
+  Tokens tokens;
+  std::vector<Image> images;
+  std::vector<ImageSpan> spans;
+
+  void push(const Image& image) {
+    spans.push_back({static_cast<int64_t>(tokens.size()), image.height, image.width});
+    images.push_back(image);
+    tokens.resize(static_cast<size_t>(spans.back().end()), kImageToken);
+  }
+  // To `size` tokens, or as many as there are before an image that they would cut.
+  void cut(size_t size) {
+    tokens.resize(size);
+    while (!spans.empty() && spans.back().end() > static_cast<int64_t>(tokens.size())) {
+      if (spans.back().position < static_cast<int64_t>(tokens.size()))
+        tokens.resize(static_cast<size_t>(spans.back().position));
+      spans.pop_back();
+      images.pop_back();
+    }
+    if (tokens.empty()) tokens.push_back(1);
+  }
+};
 
 struct Setting {
   int64_t sequences, slots, pages, step_tokens;
   bool chunked = true;
+  bool images = false;
 };
 
 uint64_t next_hash(uint64_t hash, int32_t token, uint64_t weights) {
@@ -72,27 +99,42 @@ class Play {
   // One of some beginnings, or a conversation that goes on, perhaps from before its end.
   void submit(int64_t id) {
     RolloutRequest request;
+    Prompt prompt;
     const auto limit = static_cast<size_t>(std::min<int64_t>(kLongest, setting_.pages * kPagePositions) - 20);
     if (!ended_.empty() && !chance(3)) {
-      request.prompt = ended_[below(ended_.size())];
-      if (chance(3)) request.prompt.resize(1 + below(request.prompt.size()));
+      prompt = ended_[below(ended_.size())];
+      if (chance(3)) prompt.cut(1 + below(prompt.tokens.size()));
     } else {
       const size_t beginning = below(4);
       for (size_t i = 0; i < 20 + 17 * beginning; ++i)
-        request.prompt.push_back(static_cast<int32_t>(i * (beginning + 1) % 97));
+        prompt.tokens.push_back(static_cast<int32_t>(i * (beginning + 1) % 97));
     }
-    for (size_t more = chance(5) ? 0 : below(30); more > 0; --more) request.prompt.push_back(token());
-    if (request.prompt.size() > limit) request.prompt.resize(limit);
+    if (setting_.images && !chance(3)) prompt.push(image());
+    for (size_t more = chance(5) ? 0 : below(30); more > 0; --more) prompt.tokens.push_back(token());
+    if (prompt.tokens.size() > limit) prompt.cut(limit);
+    request.prompt = prompt.tokens;
+    request.images = prompt.images;
     request.sampling.max_new_tokens = static_cast<int64_t>(1 + below(20));
     request.sampling.constrained = chance(8);
     request.sampling.prompt_log_probs = chance(20);
     request.priority = static_cast<double>(below(2));
     request.salt = below(2);
-    if (!last_.prompt.empty() && chance(4)) request = last_;  // another sample of it
+    if (!last_.prompt.empty() && chance(4)) {  // another sample of it
+      request = last_;
+      prompt.spans = last_spans_;
+    }
     request.id = static_cast<uint64_t>(id);
     live_.insert(request.id);
     last_ = request;
-    scheduler_.submit(std::move(request));
+    last_spans_ = prompt.spans;
+    scheduler_.submit(std::move(request), std::move(prompt.spans));
+  }
+
+  // One of three of each of two sizes.
+  Image image() {
+    const int64_t which = static_cast<int64_t>(below(3)), width = chance(2) ? 3 : 20;
+    const at::Tensor pixels = at::full({2, width, 3}, which, at::kByte);
+    return {2, width, pixels, static_cast<uint64_t>(100 * width + which)};
   }
 
   void end(uint64_t id) {
@@ -107,10 +149,11 @@ class Play {
   }
 
   void remember(const Sequence& sequence) {
+    const Prompt ended{sequence.tokens, sequence.request.images, sequence.images};
     if (ended_.size() < 12) {
-      ended_.push_back(sequence.tokens);
+      ended_.push_back(ended);
     } else {
-      ended_[below(ended_.size())] = sequence.tokens;
+      ended_[below(ended_.size())] = ended;
     }
   }
 
@@ -122,13 +165,24 @@ class Play {
   // What a sequence goes on from, a salt's own.
   static uint64_t root(const Sequence& sequence) { return PagePool::with(77, sequence.request.salt); }
 
+  // Behind one more position of it.
+  uint64_t next(uint64_t hash, const Sequence& sequence, int64_t position) const {
+    hash = next_hash(hash, sequence.tokens[static_cast<size_t>(position)], weights_);
+    for (size_t i = 0; i < sequence.images.size(); ++i) {
+      const ImageSpan& span = sequence.images[i];
+      if (span.position <= position && position < span.end())
+        hash = PagePool::with(hash, sequence.request.images[i].hash);
+    }
+    return hash;
+  }
+
   void check(const Sequence& sequence) {
     // One that has gone on under other weights has something of both.
     if (sequence.computed == 0 || !sequence.shares) return;
     uint64_t hash = root(sequence);
     bool right = true;
     for (int64_t i = 0; i < sequence.computed; ++i) {
-      hash = next_hash(hash, sequence.tokens[static_cast<size_t>(i)], weights_);
+      hash = next(hash, sequence, i);
       right = right && at(sequence, i) == hash;
     }
     CHECK(right && slots_[static_cast<size_t>(sequence.slot)] == hash);
@@ -176,7 +230,7 @@ class Play {
     auto snapshot = run.snapshots.begin();
     for (int64_t i = 0; i < run.count; ++i) {
       const int64_t position = sequence.computed + i;
-      state = next_hash(state, sequence.tokens[static_cast<size_t>(position)], weights_);
+      state = next(state, sequence, position);
       at(sequence, position) = state;
       if (snapshot == run.snapshots.end() || snapshot->count != i + 1) continue;
       CHECK((position + 1) % kPagePositions == 0 && snapshot->slot != sequence.slot);
@@ -208,16 +262,23 @@ class Play {
   std::mt19937_64 random_;
   std::set<uint64_t> live_;
   RolloutRequest last_;
-  std::vector<Tokens> ended_;
+  std::vector<ImageSpan> last_spans_;
+  std::vector<Prompt> ended_;
   uint64_t weights_ = 0;
   int64_t found_ = 0;
 };
 
 }  // namespace
 
-TEST(ten_thousand_random_requests_find_what_they_would_have_made_and_leave_no_slot_behind) {
-  const std::vector<Setting> settings{
-      {8, 16, 60, 256}, {4, 4, 24, 40}, {3, 5, 9, 16}, {1, 1, 5, 64}, {16, 20, 40, 128, false}};
+TEST(sixteen_thousand_random_requests_find_what_they_would_have_made_and_leave_no_slot_behind) {
+  const std::vector<Setting> settings{{8, 16, 60, 256},
+                                      {4, 4, 24, 40},
+                                      {3, 5, 9, 16},
+                                      {1, 1, 5, 64},
+                                      {16, 20, 40, 128, false},
+                                      {8, 16, 60, 256, true, true},
+                                      {4, 4, 24, 40, true, true},
+                                      {16, 20, 40, 128, false, true}};
   int64_t preemptions = 0;
   for (size_t i = 0; i < settings.size(); ++i) {
     Play play(settings[i], 100 + i);
@@ -277,6 +338,45 @@ TEST(equal_requests_make_equal_plans) {
     go_on(b, same);
   }
   CHECK(a.slots().snapshots() > 0 && a.preemptions() == b.preemptions());
+}
+
+// A turn that brings another image goes on from all that was there before it.
+TEST(what_comes_before_an_image_is_found_whatever_it_is) {
+  PagePool pool(40);
+  Scheduler scheduler({4, 400, 300, true, true, 0}, pool);
+  uint64_t id = 0;
+  const auto found = [&](Prompt prompt) {
+    RolloutRequest request;
+    request.id = ++id;
+    request.prompt = prompt.tokens;
+    request.images = prompt.images;
+    request.sampling.max_new_tokens = 1;
+    scheduler.submit(std::move(request), std::move(prompt.spans));
+    const StepPlan plan = scheduler.plan();
+    Sequence& sequence = *plan.runs.at(0).sequence;
+    const int64_t cached = sequence.output.cached_tokens;
+    scheduler.computed(plan);
+    sequence.tokens.push_back(3);
+    scheduler.finish(sequence);
+    scheduler.take_outputs();
+    return cached;
+  };
+  const auto image = [](int64_t which) {
+    return Image{1, 40, at::full({1, 40, 3}, which, at::kByte), static_cast<uint64_t>(which)};
+  };
+  Prompt one{Tokens(50, 1), {}, {}};
+  Prompt other = one;
+  one.push(image(7));
+  other.push(image(8));
+  for (Prompt* prompt : {&one, &other}) prompt->tokens.resize(130, 2);
+  CHECK(found(one) == 0);
+  CHECK(found(other) == 32);  // its second page has the beginning of the image
+  CHECK(found(one) == 129);
+  Prompt two = one;
+  two.push(image(8));
+  two.tokens.resize(200, 2);
+  CHECK(found(two) == 128);
+  CHECK(found(two) == 199);
 }
 
 TEST_MAIN()
