@@ -13,6 +13,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   troupe::binding::export_group(env, exports);
   troupe::binding::export_engine(env, exports);
   troupe::binding::export_rollout(env, exports);
+  troupe::binding::export_profiler(env, exports);
   troupe::binding::export_simulation(env, exports);
   troupe::binding::export_losses(env, exports);
   troupe::binding::export_head(env, exports);

@@ -41,8 +41,9 @@ const CASES = {
     /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B)|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
   'another kind of distillation': ({ text }) =>
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
-  profiler: ({ text }) =>
-    /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),
+  'another profiler': ({ text }) =>
+    (/profiler\.enable=True/.test(text) && /profiler\.tool=(?!null|torch\b)/.test(text)) ||
+    /profile_steps=\[?['"\d]/.test(text),
   'another precision': ({ text }) =>
     /(param|buffer)_dtype=(?!bf|fp32|float32)\w|reduce_dtype=(?!fp32|float32)\w|model_dtype=(?!fp32|float32)\w/.test(
       text,

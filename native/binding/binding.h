@@ -10,6 +10,7 @@ void export_info(Napi::Env env, Napi::Object exports);
 void export_group(Napi::Env env, Napi::Object exports);
 void export_engine(Napi::Env env, Napi::Object exports);
 void export_rollout(Napi::Env env, Napi::Object exports);
+void export_profiler(Napi::Env env, Napi::Object exports);
 void export_simulation(Napi::Env env, Napi::Object exports);
 void export_losses(Napi::Env env, Napi::Object exports);
 void export_head(Napi::Env env, Napi::Object exports);

@@ -86,13 +86,20 @@ std::shared_ptr<EngineSlot> Environment::new_slot() {
   return slot;
 }
 
+void Environment::prepare_profiler(const ProfileOptions& options) {
+  if (profiler_prepared_) return;
+  troupe::prepare_profiler(options);
+  profiler_prepared_ = true;
+}
+
 void Environment::tear_down() {
   std::vector<std::shared_ptr<EngineSlot>> alive;
   for (const auto& weak : slots_) {
     if (auto slot = weak.lock()) alive.push_back(std::move(slot));
   }
   for (const auto& slot : alive) slot->abort("the Node environment is shutting down");
-  thread_->stop([&alive, group = group_] {
+  thread_->stop([&alive, group = group_, profiler = profiler_] {
+    profiler->drop();
     for (const auto& slot : alive) slot->destroy();
     group->comm.reset();
     group->rendezvous.reset();

@@ -14,6 +14,7 @@
 #include "binding/setup.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
+#include "profiler/profiler.h"
 
 namespace troupe::binding {
 
@@ -60,6 +61,10 @@ class Environment {
   std::shared_ptr<EngineSlot> new_slot();
   const std::shared_ptr<EngineThread>& thread() const { return thread_; }
   const std::shared_ptr<Group>& group() const { return group_; }
+  // Once, whenever it is called first.
+  void prepare_profiler(const ProfileOptions& options);
+  // Of the engine thread, and used there.
+  const std::shared_ptr<Profiler>& profiler() const { return profiler_; }
 
  private:
   template <typename Work, typename Convert>
@@ -89,6 +94,8 @@ class Environment {
   size_t pending_ = 0;  // promises not yet settled: while there are any, the process stays alive
   std::shared_ptr<EngineThread> thread_ = std::make_shared<EngineThread>();
   std::shared_ptr<Group> group_ = std::make_shared<Group>();
+  bool profiler_prepared_ = false;
+  std::shared_ptr<Profiler> profiler_ = std::make_shared<Profiler>();
   std::vector<std::weak_ptr<EngineSlot>> slots_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "binding/binding.h"
 #include "binding/errors.h"
+#include "profiler/profiler.h"
 
 namespace troupe::binding {
 
@@ -29,6 +30,7 @@ Napi::Value build_info(const Napi::CallbackInfo& info) {
   dto.Set("cuda", static_cast<bool>(TROUPE_CUDA));
   dto.Set("deviceCount", device_count());
   dto.Set("threads", at::get_num_threads());
+  dto.Set("profiler", has_profiler());
   return dto;
 }
 

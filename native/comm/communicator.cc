@@ -5,6 +5,7 @@
 
 #include "base/counting_allocator.h"
 #include "base/error.h"
+#include "base/range.h"
 
 namespace troupe {
 
@@ -69,6 +70,7 @@ class LocalCommunicator final : public Communicator {
 }  // namespace
 
 void Pending::wait() {
+  const Range range("wait for collective");
   if (wait_) wait_();
   wait_ = nullptr;
   comm_.log_.finish(sequence_);
@@ -87,6 +89,7 @@ Pending Communicator::all_gather_async(const at::Tensor& output, const at::Tenso
 
 Pending Communicator::gather_as(const char* name, int64_t bytes, const at::Tensor& output,
                                 const at::Tensor& input, const CollectiveLabel& label) {
+  const Range range(name, label.subject);
   const int64_t sequence = log_.begin(name, label, bytes);
   return {*this, sequence, begin_all_gather(bytes_of(output), bytes_of(input))};
 }
@@ -101,6 +104,7 @@ Pending Communicator::all_to_all_async(const at::Tensor& output, const at::Tenso
   check(output, input, 1, "all_to_all");
   require(input.numel() % size_ == 0, ErrorCode::kInternal, "[comm] all_to_all of ", input.numel(),
           " elements over ", size_, " ranks");
+  const Range range("all_to_all", label.subject);
   const int64_t sequence =
       log_.begin("all_to_all", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
   return {*this, sequence, begin_all_to_all(bytes_of(output), bytes_of(input))};
@@ -114,6 +118,7 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
 Pending Communicator::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
                                            const CollectiveLabel& label) {
   check(input, output, size_, "reduce_scatter");
+  const Range range("reduce_scatter", label.subject);
   const int64_t sequence =
       log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
   const AllocateFor received(MemoryPart::kGathered);
@@ -151,6 +156,8 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const Colle
 void Communicator::broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label) {
   require(tensor.is_contiguous() && root >= 0 && root < size_, ErrorCode::kInternal,
           "[comm] broadcast expected a contiguous tensor and a rank below ", size_, ", got ", root);
+  std::optional<Range> range;
+  if (size_ > 1) range.emplace("broadcast", label.subject);
   const int64_t bytes = root == rank_ ? static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) : 0;
   const int64_t sequence = log_.begin("broadcast", label, bytes);
   move_broadcast(bytes_of(tensor), root);
@@ -179,6 +186,7 @@ void Communicator::message(CollectiveLog::Entry entry, const at::Tensor& tensor,
           " of the group, got ", peer, size_ == 1 ? "; a group of one has nobody to talk to" : "");
   require(tensor.is_contiguous(), ErrorCode::kInternal, "[comm] ", entry.name, " of ", entry.label.subject,
           " expected a contiguous tensor, got strides ", tensor.strides());
+  const Range range(entry.name, entry.label.subject);
   entry.number = ++counts[static_cast<size_t>(peer)];
   entry.peer = known_as(peer);
   const int64_t sequence = log_.record(std::move(entry));

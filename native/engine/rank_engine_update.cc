@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
+#include "base/range.h"
 #include "engine/loss_head.h"
 #include "engine/rank_engine.h"
 #include "engine/router_watch.h"
@@ -86,6 +87,7 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
+      const Range range("mini_batch", static_cast<int64_t>(all.size()));
       sharding_.clear_gradients();
       if (load) {
         load->clear();
@@ -148,6 +150,7 @@ std::vector<double> RankEngine::routed_tokens(const BatchLayout& layout,
 }
 
 void RankEngine::optimizer_step(Metrics& metrics) {
+  const Range range("optimizer_step");
   const AdamWOptions& optim = *options_.optim;
   // A NaN in an input column can make the loss NaN and leave its gradient zero, because a clipped term has no
   // gradient. Spoiling the gradients makes every rank skip this step.

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "base/range.h"
+
 namespace troupe {
 
 StageWork::StageWork(Transformer& transformer, int64_t count, bool checkpointing, HeadWork head,
@@ -40,6 +42,7 @@ at::Tensor StageWork::message(int64_t micro) {
 }
 
 at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x) {
+  const Range range("micro_batch", micro);
   check_();
   Stage& stage = transformer_.stages()[static_cast<size_t>(chunk)];
   Flight& own = flight(micro);
@@ -51,6 +54,7 @@ at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x)
     return {};
   }
   if (stage.range().head) {
+    const Range of_head("head");
     if (own.rows) head_.evaluate(*own.rows, y);
     y = at::Tensor();
   }
@@ -60,12 +64,14 @@ at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x)
 }
 
 at::Tensor StageWork::backward(int64_t chunk, int64_t micro, const at::Tensor& dy) {
+  const Range range("micro_batch", micro, " backward");
   check_();
   Stage& stage = transformer_.stages()[static_cast<size_t>(chunk)];
   Flight& own = flight(micro);
   StagePass& pass = *own.passes[static_cast<size_t>(chunk)];
   at::Tensor d = dy;
   if (stage.range().head) {
+    const Range of_head("head and loss");
     stage.enter_head_backward(pass);
     if (own.rows) d = head_.gradient(*own.rows, own.hidden);
     own.hidden.reset();

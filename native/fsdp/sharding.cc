@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/range.h"
 #include "base/simulated.h"
 
 namespace troupe {
@@ -299,6 +300,7 @@ at::Tensor Sharding::squares_of(size_t group, const at::Tensor& grad) const {
 }
 
 double Sharding::grad_norm(Communicator& stages) {
+  const Range range("grad_norm");
   // On the device until the end: the host waits once, not for every group.
   at::Device device = at::kCPU;
   for (const ParameterGroup& g : store_.groups()) {
@@ -332,6 +334,7 @@ double Sharding::grad_norm(Communicator& stages) {
 }
 
 void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, int64_t step) {
+  const Range range("adamw");
   for (ParameterGroup& group : store_.groups()) {
     if (!group.trained()) continue;
     for (StateBuffer* buffer : group.state()) buffer->fetch();

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/range.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/device_ops.h"
@@ -259,6 +260,7 @@ void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) 
 
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
+  const Range range("linear_log_prob");
   if (!on_cpu_threads(hidden.device())) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto forward =
@@ -283,6 +285,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
+  const Range range("linear_log_prob backward");
   if (!on_cpu_threads(hidden.device())) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto backward =

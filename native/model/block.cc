@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "base/range.h"
 
 namespace troupe {
 
@@ -135,6 +136,7 @@ void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t b
 
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                              BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
+  const Range range("attention_inputs");
   if (rows.exchange != nullptr) return exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
   const NormStats stats = save_inputs(x, qkv, saved);
   for_each_row_tile(
@@ -163,6 +165,7 @@ void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) c
 
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                            const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
+  const Range range("output_and_mlp");
   if (rows.exchange != nullptr) return exchange_output_and_mlp(x, attn, rows, out, saved, weights);
   const int64_t total = x.size(0), row_tile = rows.row_tile;
   const bool post = attn_post_norm_.defined();
@@ -208,6 +211,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
       },
       !moe_ && weights.attn_out.packed());
   if (moe_) {
+    const Range of_experts("experts");
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
     moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
                   weights.experts);
@@ -226,6 +230,7 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
 }
 
 void Block::recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const {
+  const Range range("recompute");
   at::Tensor qkv = at::empty({rows.positions.size(0), qkv_size()}, x.options());
   saved.x = x;
   attention_inputs(x, rows, qkv, &saved, qkv_->pack_forward());
@@ -256,6 +261,7 @@ void Block::experts_backward_without_rows(const at::TensorOptions& options, cons
 
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                                const at::Tensor& d_attn) const {
+  const Range range("output_and_mlp backward");
   if (rows.exchange != nullptr) return exchange_backward_mlp(dy, rows, saved, d_attn);
   const int64_t total = dy.size(0);
   const int64_t hidden = dy.size(1);
@@ -275,6 +281,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
       mlp_post(mlp_post_norm_, total, rows.row_tile);
 
   if (moe_) {
+    const Range of_experts("experts backward");
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
     });
@@ -353,6 +360,7 @@ void Block::finish_qk_norms(const at::Tensor& qk_parts) const {
 
 void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                       const at::Tensor& dx) const {
+  const Range range("attention_inputs backward");
   if (rows.exchange != nullptr) return exchange_backward_attention_inputs(dqkv, rows, saved, dx);
   const int64_t total = dqkv.size(0);
   const at::Tensor normed = at::empty_like(saved.x);

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "kernels/attention_sinks.h"
 #include "kernels/full_attention.h"
 #include "megatron/context_group.h"
@@ -59,6 +60,7 @@ at::Tensor Block::gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile
 }
 
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
+  const Range range(delta_ ? "gated_delta_rule" : "attention");
   if (delta_) {
     at::Tensor rule;
     const at::Tensor attn = delta_->forward(qkv, rows.segments, &rule);
@@ -97,6 +99,7 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
 
 at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
                                   const BlockSaved& saved) const {
+  const Range range(delta_ ? "gated_delta_rule backward" : "attention backward");
   if (delta_) return delta_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
   const SequenceGroup* group = rows.sequence;
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "megatron/exchange.h"
 #include "model/block.h"
 
@@ -78,6 +79,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   const bool wanted = out.defined() || post;
   const at::Tensor part = at::empty({total, hidden}, x.options());
   if (moe_) {
+    const Range of_experts("experts");
     moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
                   weights.experts);
   } else {
@@ -126,6 +128,7 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
 
   const at::Tensor d_part = at::empty({total, hidden}, dy.options());
   if (moe_) {
+    const Range of_experts("experts backward");
     moe_->backward(d_result, all_normed, saved.moe, d_part, expert_pass(rows));
   } else {
     const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/simulated.h"
 #include "base/upload.h"
 
@@ -199,6 +200,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   in_forward_order(
       pass,
       [&] {
+        const Range range("embedding");
         const at::Tensor tokens = upload(packed->tokens, device_);
         const int64_t own = exchange_ != nullptr ? exchange_->own_rows(total) : total;
         y = at::empty({own, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
@@ -207,6 +209,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         if (pass.training) pass.tokens = tokens;
       },
       [&](size_t layer) {
+        const Range range("layer", range_.first + static_cast<int64_t>(layer));
         BlockSaved* saved = pass.training ? &pass.blocks[layer] : nullptr;
         if (pass.checkpointing) saved->x = y;
         y = blocks_[layer].forward(y, rows, pass.checkpointing ? nullptr : saved);
@@ -221,6 +224,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
 }
 
 at::Tensor Stage::hidden_states(const PackedTokens& packed, const at::Tensor& x, StagePass& pass) const {
+  const Range range("final_norm");
   const at::Tensor predict_rows = upload(packed.predict_rows, device_);
   const int64_t predictions = predict_rows.size(0);
   const int64_t padded = round_up(predictions, kRowTile);
@@ -242,6 +246,7 @@ at::Tensor Stage::hidden_states(const PackedTokens& packed, const at::Tensor& x,
 }
 
 at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const {
+  const Range range("final_norm backward");
   const int64_t padded = d_hidden.size(0);
   const int64_t predictions = pass.predict_rows.size(0);
   const at::Tensor d_inputs = at::empty_like(d_hidden);
@@ -269,6 +274,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
   in_backward_order(
       pass, [&] { dx = hidden_states_backward(dx, pass); },
       [&](size_t layer) {
+        const Range range("layer", range_.first + static_cast<int64_t>(layer), " backward");
         BlockSaved& saved = pass.blocks[layer];
         if (pass.image_training && pass.images.adds(range_.first + static_cast<int64_t>(layer)))
           pass.image_gradients.deepstack.push_back(image_gradient(dx, pass));
@@ -278,6 +284,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
       },
       [&] {
         if (vision_) images_backward(dx, pass);
+        const Range range("embedding backward");
         if (embed_grad_.defined()) accumulate_embeddings(dx, pass);
         dx.reset();
       });

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/upload.h"
 #include "model/image_rows.h"
 
@@ -100,6 +101,7 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   };
   if (config_.head != HeadKind::kLm) return;
   const bool packed = everywhere(std::all_of(stages_.begin(), stages_.end(), packs));
+  const Range range("pack_weights");
   // In a local first: if memory does not suffice for all of it, nothing is left behind.
   std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
   for (size_t stage = 0; stage < weights.size(); ++stage) {
@@ -232,6 +234,7 @@ std::vector<int64_t> Transformer::vocabulary_parts() const {
 }
 
 void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
+  const Range range("logits");
   require(config_.head == HeadKind::kLm, ErrorCode::kInvalidArgument,
           "[generate] expected a causal LM, got a value model");
   if (has_head()) own_logits(x, logits);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/upload.h"
 
 namespace troupe {
@@ -71,6 +72,7 @@ void VisionTower::embed_backward(const at::Tensor& dx, const VisionPass& pass) c
 
 ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass* pass, bool checkpointing,
                                    const char* phase, ParameterAccess* access) {
+  const Range range("vision_tower");
   const bool any = !images.empty();
   const bool training = pass != nullptr && trained_;
   VisionPass own;
@@ -125,6 +127,7 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
 }
 
 void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, ParameterAccess* access) {
+  const Range range("vision_tower backward");
   const auto lease = [&](size_t group) { return Lease(access, {group}, "backward", Lease::Of::kBoth); };
   const bool any = gradients.embeddings.defined();
   at::Tensor dx;

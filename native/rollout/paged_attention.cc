@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/upload.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_sinks.h"
@@ -278,6 +279,7 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
 void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
                      const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out,
                      const std::vector<RowRun>* wanted) {
+  const Range range("paged_attention");
   if (simulated(qkv)) return;  // its buffers are on no device
   if (cache.device().is_cpu())
     return attend_on_cpu(spec, cache, layer, rows, wanted != nullptr ? *wanted : rows.runs(), qkv, out);

@@ -13,6 +13,7 @@
 #include "base/counting_allocator.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/upload.h"
 #include "model/expert_routing.h"
 #include "model/image_patches.h"
@@ -154,6 +155,7 @@ bool Rollout::park(bool preempt) {
 }
 
 bool Rollout::step() {
+  const Range range("rollout_step");
   const at::NoGradGuard no_grad;
   StepPlan plan;
   Uses uses;
@@ -216,6 +218,7 @@ Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
 }
 
 void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
+  const Range range("choose_tokens");
   const ModelConfig& config = decoder_.config();
   const int64_t tile = decoder_.decode_row_tile();
   const int64_t row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));

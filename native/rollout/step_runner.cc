@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/range.h"
 #include "base/upload.h"
 #include "rollout/step_images.h"
 
@@ -105,6 +106,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   const std::vector<int64_t> own = decoder_.own_layers();
   int64_t cached = 0, kept = 0;  // places of the next of them in the caches of pages and of states
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const Range range("layer", layer);
     decoder_.enter_layer(layer, x);
     const auto next = static_cast<size_t>(cached + kept);
     if (next == own.size() || own[next] != layer) continue;

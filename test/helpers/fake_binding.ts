@@ -16,7 +16,14 @@ const of = (engine: NativeEngine): FakeEngine => engine as unknown as FakeEngine
  */
 export function createFakeBinding(): NativeBinding {
   const binding: Partial<NativeBinding> = {
-    buildInfo: () => ({ version: '0.0.0', libtorch: '0.0.0', cuda: false, deviceCount: 0, threads: 1 }),
+    buildInfo: () => ({
+      version: '0.0.0',
+      libtorch: '0.0.0',
+      cuda: false,
+      deviceCount: 0,
+      profiler: true,
+      threads: 1,
+    }),
     memoryInfo: () => ({ peakRss: process.memoryUsage().rss, allocated: 0, maxAllocated: 0 }),
     keepFreedMemory: () => {},
     openRendezvous: async () => 0,

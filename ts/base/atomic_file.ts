@@ -7,12 +7,12 @@ import { asTroupeError, syncPath, TEMPORARY } from './atomic_dir';
  * Replaces a file in one step: a reader sees the old text or the new, also after a crash.
  * @throws TroupeError NO_SPACE, IO naming the file, which is as it was
  */
-export function writeFileAtomic(path: string, text: string): void {
+export function writeFileAtomic(path: string, data: string | Uint8Array): void {
   const temporary = join(dirname(path), `${TEMPORARY}${basename(path)}`);
   try {
     const fd = openSync(temporary, 'w');
     try {
-      const bytes = Buffer.from(text);
+      const bytes = typeof data === 'string' ? Buffer.from(data) : data;
       for (let at = 0; at < bytes.length; ) at += writeSync(fd, bytes, at);
       fsyncSync(fd);
     } finally {

@@ -12,6 +12,7 @@ import type {
   NativeMiniBatches,
   NativeParameterInfo,
   NativePolicyBatch,
+  NativeProfileOptions,
   NativeSftBatch,
   NativeStateBytes,
   NativeStateKinds,
@@ -147,6 +148,14 @@ export interface NativeBinding {
   scheduleSteps(engine: NativeEngine): Promise<number>;
   setSteps(engine: NativeEngine, optimizerSteps: number, scheduleSteps: number): Promise<null>;
   learningRate(engine: NativeEngine): Promise<number>;
+
+  /** Records the calls from then on, one profile at a time in a process. */
+  startProfile(options: NativeProfileOptions): Promise<null>;
+  /** Writes a Chrome trace; null: what was recorded is lost. */
+  stopProfile(path: string | null): Promise<null>;
+  /** A named range of the profile around the calls until leaveRange; nothing without a profile. */
+  enterRange(name: string): Promise<null>;
+  leaveRange(): Promise<null>;
 
   policyLoss(
     inputs: NativePolicyLossInputs,

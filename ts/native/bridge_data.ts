@@ -259,6 +259,14 @@ export interface NativeBuildInfo {
   cuda: boolean; // built with USE_CUDA
   deviceCount: number;
   threads: number; // LibTorch's intra-op threads now
+  profiler: boolean; // LibTorch has one
+}
+
+/** What a profile records beside operations and named ranges. */
+export interface NativeProfileOptions {
+  cuda: boolean; // kernels and copies of the GPU
+  shapes: boolean; // of the inputs of operations
+  memory: boolean; // what LibTorch's allocators give out and take back
 }
 
 /** The LM head on N rows of hidden states: log-probs and entropies of softmax(hidden weight^T / temperature). */

@@ -10,6 +10,7 @@ import {
   poolHosts,
   poolSizes,
 } from '../config/derived/pools';
+import { profilePlan } from '../config/derived/profile';
 import { generatesInTraining, usesServers } from '../config/derived/rollout_place';
 import { CallLog, type EngineCall } from '../controller/call';
 import { type Device, machineOf } from '../controller/default_device';
@@ -35,6 +36,7 @@ import { gradientReductions } from './gradient_reduction';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
 import { PoolRollout } from './pool_rollout';
+import { ProfiledPools, type Recorder } from './profiled_pools';
 import { ServerRollout } from './server_rollout';
 import { checkTeachers, createTeachers, type Teachers } from './teachers';
 
@@ -74,6 +76,8 @@ export interface Engines {
   setPhase(phase: string | null): void;
   /** What the ranks have done since this was last called, and the memory that they have now; absent: not known. */
   observe?(): Promise<{ calls: EngineCall[]; memory: MemberMemory[] }>;
+  /** Records the workers that the configuration profiles; absent: it profiles none. */
+  readonly recorder?: Recorder;
   /** straggler/* of what the ranks have done since this was last called; absent: not known. */
   stragglers?(): Metrics;
   /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
@@ -139,6 +143,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
     calls?.add(call);
   });
   try {
+    const plan = profilePlan(config);
+    const recorder = plan === null ? {} : { recorder: new ProfiledPools(plan, pools) };
     const policy = pools.group('policy');
     const ofActor = actorSettings(config);
     const ends = needs.tokenizer
@@ -203,6 +209,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       inferenceUtilisation: (batch, seconds) =>
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),
       rewardModel,
+      ...recorder,
       setPhase: (phase) => pools.setPhase(phase),
       ...(calls ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) } : {}),
       stragglers: () => times.take(),

@@ -4,6 +4,7 @@ import type { Observed } from '../records/run_records';
 import type { RunDirectory } from '../run/run_directory';
 import { type Metrics, PhaseTimer } from './metrics/metrics';
 import type { Position, Session } from './session';
+import type { StepProfiler } from './step_profiler';
 
 export interface FitResult {
   /** Steps done since the beginning of the run, earlier sessions included. */
@@ -54,6 +55,8 @@ export interface Training {
   saveAdapter: ((directory: string) => Promise<void>) | null;
   /** What the ranks did since it was last asked; absent: not known. */
   observe?(): Promise<Observed>;
+  /** Absent: no step is profiled. */
+  profiler?: StepProfiler;
   /** Named in the error when a worker dies. */
   setPhase?(phase: string | null): void;
   /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
@@ -121,6 +124,7 @@ export class FitLoop {
       await this.validateAndLog();
     if (validateOnly) return this.result(null);
     while (this.done < totalSteps && this.stop.reason === null) if (!(await this.step())) break;
+    await this.training.profiler?.finish();
     if (this.stopped) {
       if (this.saved !== this.done) await this.save();
       return this.result(null);
@@ -143,8 +147,13 @@ export class FitLoop {
     const step = this.done + 1;
     const due = (every: number): boolean => every > 0 && (step === schedule.totalSteps || step % every === 0);
     const timer = new PhaseTimer();
+    await training.profiler?.begin(step, timer);
     const done = await training.step(step, timer);
-    if (done === null) return false;
+    if (done === null) {
+      await training.profiler?.abandon(step);
+      return false;
+    }
+    await training.profiler?.end(step, timer);
     this.done = step;
     this.position = training.position();
     const metrics: Metrics = { ...done.metrics, 'training/global_step': step, 'training/epoch': done.epoch };

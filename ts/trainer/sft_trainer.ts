@@ -3,6 +3,7 @@ import { Actor } from '../actor/actor';
 import { Batch } from '../batch/batch';
 import type { ResolvedSftConfig } from '../config/config';
 import { checkGpus, policyRanks } from '../config/derived/pools';
+import { sftProfilePlan } from '../config/derived/profile';
 import { usesLora } from '../config/derived/roles';
 import { CallLog } from '../controller/call';
 import { machineOf } from '../controller/default_device';
@@ -20,13 +21,16 @@ import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
 import { checkRouterLosses } from '../roles/router_losses';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
+import { writableDirectory } from '../run/run_directory';
 import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
+import { ProfiledPools, type Recorder } from './profiled_pools';
 import { imagesOf } from './rollout';
 import { Session } from './session';
 import { loadSftData, type SftData } from './sft_data';
+import { StepProfiler } from './step_profiler';
 
 /** The model being trained, as the SFT trainer uses it. */
 export type SftEngine = Pick<
@@ -37,6 +41,8 @@ export type SftEngine = Pick<
   observe?(): Promise<Observed>;
   /** straggler/* of what the ranks have done since this was last called; absent: not known. */
   stragglers?(): Metrics;
+  /** Records the workers that the configuration profiles; absent: it profiles none. */
+  recorder?: Recorder;
   /** Named in the error when a worker dies. */
   setPhase?(phase: string | null): void;
 };
@@ -104,6 +110,8 @@ export class SftTrainer {
       const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;
       if (session.checkpoint) data.train.restore(session.checkpoint.state.loader);
       const directory = session.prepareDirectory();
+      const profiled = sftProfilePlan(config);
+      if (profiled !== null) writableDirectory('profiler.save_path', profiled.directory);
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
@@ -141,6 +149,7 @@ export class SftTrainer {
   /** `tokens`: that the run has trained on before. */
   private training(engine: SftEngine, data: SftData, tokens: number): Training {
     let total = tokens;
+    const plan = sftProfilePlan(this.config);
     return {
       step: async (step, timer) => {
         const { examples, epoch } = await data.train.next();
@@ -169,6 +178,7 @@ export class SftTrainer {
       }),
       setPhase: (phase) => engine.setPhase?.(phase),
       ...(engine.observe ? { observe: engine.observe } : {}),
+      ...(plan && engine.recorder ? { profiler: new StepProfiler(plan, engine.recorder) } : {}),
     };
   }
 
@@ -226,7 +236,9 @@ export class SftTrainer {
         ...engineOptions(role, group, config, reduction),
         ...trainedOptions(role, totalSteps),
       });
+      const profile = sftProfilePlan(config);
       return Object.assign(actor, {
+        ...(profile === null ? {} : { recorder: new ProfiledPools(profile, pools) }),
         close: () => pools.close(),
         setPhase: (phase: string | null) => pools.setPhase(phase),
         stragglers: () => times.take(),

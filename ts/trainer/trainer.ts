@@ -3,6 +3,7 @@ import type { Agent } from '../agent/define';
 import type { Tool } from '../agent/tools/tool';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
+import { profilePlan } from '../config/derived/profile';
 import { needsCritic, needsReference, needsRewardModel, usesLora } from '../config/derived/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
@@ -37,6 +38,7 @@ import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics'
 import { dumpRows } from './rollout';
 import { Session } from './session';
 import { type StepResult, trainStep } from './step';
+import { StepProfiler } from './step_profiler';
 import { checkSources } from './teachers';
 import { type LoadTrainingData, loadTrainingData, type TrainingData } from './training_data';
 import { validate } from './validation';
@@ -149,6 +151,8 @@ export class Trainer {
         const path = config.trainer[key];
         if (path !== null) writableDirectory(`trainer.${key}`, path);
       }
+      const profiled = profilePlan(config);
+      if (profiled !== null) writableDirectory('global_profiler.save_path', profiled.directory);
       const device = chosenDevice(config, options.launcher, session.say);
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
@@ -224,7 +228,8 @@ export class Trainer {
 
   private training(parts: Parts): Training {
     const { engines, kl, collector } = parts;
-    const { actor, critic } = engines;
+    const { actor, critic, recorder } = engines;
+    const plan = profilePlan(this.config);
     return {
       step: (step, timer) => this.step(parts, step, timer),
       validate: (step) => this.validate(parts, step),
@@ -245,6 +250,7 @@ export class Trainer {
         ...this.options.runMetrics?.(step, seconds),
       }),
       ...(engines.observe ? { observe: engines.observe } : {}),
+      ...(plan && recorder ? { profiler: new StepProfiler(plan, recorder) } : {}),
     };
   }
 

@@ -1,6 +1,7 @@
 import { TroupeError } from '../errors';
 import type { NativeBinding, NativeEngine } from '../native/bridge';
 import { KeptResponses, type RolloutCommands } from './kept_responses';
+import { Profiling } from './profiling';
 import { type EngineMethod, isBindingMethod, isEngineMethod, type WorkRequest } from './protocol';
 
 type AnyFunction = (...args: unknown[]) => unknown;
@@ -14,9 +15,11 @@ interface HostedEngine {
 export class EngineHost {
   readonly #binding: NativeBinding;
   readonly #engines = new Map<string, HostedEngine>();
+  readonly #profiling: Profiling;
 
   constructor(binding: NativeBinding) {
     this.#binding = binding;
+    this.#profiling = new Profiling(binding);
   }
 
   /** Does one request; the caller sends them one after another. */
@@ -32,7 +35,9 @@ export class EngineHost {
       }
       case 'callEngine': {
         if (!isEngineMethod(request.method)) throw unknownMethod(request.method);
-        return await this.#call(this.#engine(request.engine), request.method, request.args);
+        const { engine: name, method, args } = request;
+        const engine = this.#engine(name);
+        return await this.#profiling.around(name, method, () => this.#call(engine, method, args));
       }
       case 'closeEngine': {
         const engine = this.#engines.get(request.engine);
@@ -45,6 +50,13 @@ export class EngineHost {
         const call = this.#binding[request.method] as AnyFunction;
         return await call(...request.args);
       }
+      case 'beginProfile':
+        await this.#profiling.begin(request.order);
+        return null;
+      case 'endProfile':
+        if (request.keep) return await this.#profiling.end();
+        await this.#profiling.drop();
+        return [];
     }
   }
 
@@ -55,6 +67,7 @@ export class EngineHost {
   async close(): Promise<void> {
     const engines = [...this.#engines.values()];
     this.#engines.clear();
+    await this.#profiling.drop();
     for (const { native } of engines) await this.#binding.close(native);
   }
 

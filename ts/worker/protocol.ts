@@ -1,6 +1,7 @@
 import { ConfigError, type ErrorCode, TroupeError } from '../errors';
 import type { NativeBinding, NativeBuildInfo, NativeEngine, NativeEngineOptions } from '../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from './kept_responses';
+import type { ProfileOrder } from './profiling';
 
 // What a worker process and its controller say to each other. Every message is one member of a union,
 // discriminated by `type`; typed arrays travel as they are (see frames.ts).
@@ -24,7 +25,7 @@ export type EngineMethod = Exclude<
       ? M
       : never;
   }[keyof WorkerFunctions],
-  'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory' | 'openRendezvous'
+  'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory' | 'openRendezvous' | 'leaveRange'
 >;
 // A map, because the compiler cannot look into a conditional type over a type parameter.
 type EngineArgsMap = {
@@ -106,7 +107,10 @@ export type WorkRequest =
       answerLands?: boolean;
     }
   | { type: 'closeEngine'; requestId: number; engine: string }
-  | { type: 'callBinding'; requestId: number; method: string; args: unknown[] };
+  | { type: 'callBinding'; requestId: number; method: string; args: unknown[] }
+  /** What engines do from here on is recorded; answered by traces when it ends, none unless they are to be kept. */
+  | { type: 'beginProfile'; requestId: number; order: ProfileOrder }
+  | { type: 'endProfile'; requestId: number; keep: boolean };
 
 export type ControllerMessage =
   /** Answers `hello`: the worker now loads the native addon. */

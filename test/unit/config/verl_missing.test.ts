@@ -50,7 +50,7 @@ describe('what is missing is named', () => {
       /another mixed precision/,
     ],
     ['skip.rollout.enable=True', 'skip', /a rollout that is not generated/],
-    ['global_profiler.tool=nsys', 'global_profiler', /a profiler/],
+    ['trainer.profile_steps=[1]', 'trainer.profile_steps', /give global_profiler\.steps/],
     [
       'actor_rollout_ref.rollout.quantization_config_file=q.json',
       'actor_rollout_ref.rollout.quantization_config_file',

@@ -11,6 +11,7 @@ import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
+import { checkProfile, checkSftProfile } from '../derived/profile';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
@@ -66,6 +67,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
     () => checkRewardPool(config),
     () => checkRolloutPool(config),
+    () => checkProfile(config),
     () => checkUlysses(config),
     () => checkMegatronLayouts(config),
     () => checkDecodingRanks(config),
@@ -169,6 +171,7 @@ export function checkSft(config: ResolvedSftConfig): void {
     ...runChecks(config),
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
+    () => checkSftProfile(config, ranks),
   ]);
 }
 

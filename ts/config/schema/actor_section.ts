@@ -19,12 +19,11 @@ import {
 import { referenceMegatronSection } from './inference_megatron_section';
 import { megatronSection, routerReplaySection } from './megatron_section';
 import { optim } from './optim_section';
+import { OLDER_PROFILER, roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 import {
   ENGINE_STRATEGY,
   fsdpConfig,
-  OLDER_PROFILER,
-  PROFILER,
   QAT,
   routerZLoss,
   updates,
@@ -158,5 +157,5 @@ export const refSection = {
   pad_to_length: ignored(NO_PADDING),
   profile: OLDER_PROFILER,
   entropy_checkpointing: ignored(FUSED),
-  profiler: PROFILER,
+  profiler: roleProfiler(null),
 };

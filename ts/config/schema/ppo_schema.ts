@@ -19,7 +19,7 @@ import {
   strings,
 } from './field';
 import { loggingSection } from './logging_section';
-import { NO_PROFILER } from './reasons';
+import { globalProfilerSection } from './profiler_section';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
 import { model, readImages } from './role_parts';
 import { rolloutSection } from './rollout_section';
@@ -40,7 +40,7 @@ export const ppoSchema = {
     hybrid_engine: ignored('actor, reference and rollout always share their workers'),
     nccl_timeout: COLLECTIVE_TIMEOUT,
     checkpoint_engine: ignored('weights go to the rollout in buckets always'),
-    profiler: ignored(NO_PROFILER),
+    profiler: ignored('actor_rollout_ref.actor.profiler says it'),
     model: {
       path: required(str, 'Hugging Face directory of the policy.'),
       ...model,
@@ -64,7 +64,7 @@ export const ppoSchema = {
   algorithm: algorithmSection,
   trainer: trainerSection,
   logging: loggingSection,
-  global_profiler: sectionNeeds('a profiler', { tool: [], steps: [[]] }),
+  global_profiler: globalProfilerSection,
   ray_kwargs: ignored('there is no Ray'),
   ray_init: ignored('there is no Ray'),
   transfer_queue: ignored('batches travel with the calls'),

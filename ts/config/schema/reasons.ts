@@ -2,7 +2,6 @@
 export const DYNAMIC =
   'micro-batches are always packed by token count (ppo_max_token_len_per_gpu); results do not depend on them';
 export const ROLLOUT_ENGINE = 'generation runs in our own engine, not in a separate inference engine';
-export const NO_PROFILER = 'there is no profiler';
 export const NO_PADDING = 'sequences are always packed without padding';
 export const FUSED = 'the head is always fused (linear_log_prob)';
 export const TORCH_ONLY = 'concerns PyTorch modules; the core has none';

@@ -1,7 +1,7 @@
-import { bool, choice, count, dtype, field, fixed, ignored, moved, orNull, str } from './field';
+import { bool, choice, count, dtype, field, fixed, ignored, moved, orNull, sectionNeeds, str } from './field';
 import { olderRewardModelMegatron, rewardModelMegatronSection } from './inference_megatron_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, OVERRIDE_CONFIG, PROFILER, ulyssesSize } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, OVERRIDE_CONFIG, ulyssesSize } from './role_parts';
 
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
 
@@ -11,7 +11,7 @@ const withoutMeaning = {
   micro_batch_size: ignored(DYNAMIC),
   micro_batch_size_per_gpu: ignored(DYNAMIC),
   use_dynamic_bsz: ignored(DYNAMIC),
-  profiler: PROFILER,
+  profiler: sectionNeeds('a profile of the reward model by itself', { enable: [] }),
   nccl_timeout: ignored('actor_rollout_ref.nccl_timeout holds'),
   load_weight: ignored('weights are always loaded'),
 };

@@ -21,11 +21,9 @@ import {
   str,
 } from './field';
 import { lora } from './lora_section';
+import { roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
-export const PROFILER = sectionNeeds('a profiler', { enable: [] });
-/** Its older name, under Megatron. */
-export const OLDER_PROFILER = sectionNeeds('a profiler', { use_profile: [] });
 export const MTP = sectionNeeds('multi-token prediction', {
   enable: [],
   enable_train: [],
@@ -180,7 +178,7 @@ export const updates = {
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),
   checkpoint,
-  profiler: PROFILER,
+  profiler: roleProfiler(null),
 };
 
 const Z_LOSS = 'Mixture of experts: weight of the z-loss of the routers.';

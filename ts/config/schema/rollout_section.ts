@@ -16,8 +16,9 @@ import {
   share,
   temperature,
 } from './field';
+import { roleProfiler } from './profiler_section';
 import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
-import { MTP, PROFILER, QAT } from './role_parts';
+import { MTP, QAT } from './role_parts';
 import { ROLLOUT_NAMES, rolloutServerSection } from './rollout_server_section';
 
 const sampling = {
@@ -143,7 +144,7 @@ export const rolloutSection = {
   logprobs_mode: ignored(ROLLOUT_ENGINE),
   scheduling_policy: ignored(ROLLOUT_ENGINE),
   multi_stage_wake_up: ignored(ROLLOUT_ENGINE),
-  profiler: PROFILER,
+  profiler: roleProfiler('actor_rollout_ref.actor.profiler'),
   qat: QAT,
   full_determinism: ignored('runs are deterministic always'),
   moe_load_balance_metrics_interval: needs('metrics of how evenly experts are used', 0),

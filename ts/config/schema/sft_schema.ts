@@ -22,19 +22,18 @@ import {
   orNull,
   type Resolved,
   required,
-  sectionNeeds,
   str,
   strings,
 } from './field';
 import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
+import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
 import {
   MIXED_PRECISION,
   MTP,
   overrideConfig,
-  PROFILER,
   readImages,
   STRATEGY,
   sftRouterZLoss,
@@ -192,8 +191,8 @@ export const sftSchema = {
   use_remove_padding: ignored('sequences are always packed without padding'),
   engine: engineSection,
   checkpoint: ignored('model, optimiser and trainer state are always saved'),
-  profiler: PROFILER,
-  global_profiler: sectionNeeds('a profiler', { tool: [], steps: [[]] }),
+  profiler: sftProfilerSection,
+  global_profiler: sftGlobalProfiler,
   trainer: {
     total_epochs: field(count('passes'), 1, 'Passes over the training examples.'),
     total_training_steps: field(
@@ -241,7 +240,11 @@ export const sftSchema = {
     ),
     max_actor_ckpt_to_keep: moved('trainer.max_ckpt_to_keep'),
     resume_from_path: needs('a start from a named checkpoint'),
-    profile_interval: needs('a profiler', [-1, -1]),
+    profile_interval: field(
+      interval,
+      [-1, -1],
+      'First and last step, from 1, that are profiled, into one trace; [-1, -1]: none.',
+    ),
     checkpoint: ignored('model, optimiser and trainer state are always saved'),
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
     balance_batch: ignored('batches are balanced over the ranks by their work always'),

@@ -12,13 +12,12 @@ import {
   int,
   moved,
   name,
-  needs,
   orNull,
   str,
   strings,
 } from './field';
 import { launcherSection } from './launcher_section';
-import { NO_PROFILER } from './reasons';
+import { OLDER_PROFILE_STEPS, OTHER_TOOL } from './profiler_section';
 import { stagingSection } from './staging_section';
 import { workerTimeouts } from './worker_section';
 
@@ -112,10 +111,10 @@ export const trainerSection = {
   use_legacy_worker_impl: ignored('there is one worker implementation'),
   use_v1: ignored('there is one trainer'),
   v1: asynchronousSection,
-  profile_steps: needs('a profiler', []),
-  controller_nsight_options: ignored(NO_PROFILER),
-  worker_nsight_options: ignored(NO_PROFILER),
-  npu_profile: ignored(NO_PROFILER),
+  profile_steps: OLDER_PROFILE_STEPS,
+  controller_nsight_options: ignored(OTHER_TOOL),
+  worker_nsight_options: ignored(OTHER_TOOL),
+  npu_profile: ignored(OTHER_TOOL),
   resume_from_hdfs: fixed([null, false], 'checkpoints are local directories'),
   remove_previous_ckpt_in_save: ignored('max_actor_ckpt_to_keep says how many are kept'),
 };
