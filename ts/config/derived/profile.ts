@@ -47,6 +47,8 @@ const INSTEAD: Readonly<Record<Exclude<Tool, 'torch'>, string>> = {
 
 /** What of a run is profiled; null: nothing. */
 export function profilePlan(config: ResolvedConfig): ProfilePlan | null {
+  // Programs put configurations together from sections, and may leave this one out.
+  if (config.global_profiler === undefined) return null;
   const { steps, save_path: directory, profile_continuous_steps: continuous } = config.global_profiler;
   const wanted = new Set(steps ?? []);
   const pools = Object.fromEntries(
@@ -62,6 +64,7 @@ export function profilePlan(config: ResolvedConfig): ProfilePlan | null {
 
 /** The same of `troupe sft`, whose steps follow one another. */
 export function sftProfilePlan({ profiler, trainer }: ResolvedSftConfig): ProfilePlan | null {
+  if (profiler === undefined) return null;
   const [first, last] = trainer.profile_interval;
   const policy = poolProfile([{ section: 'profiler', keys: profiler, work: ['actor'] }], 'actor');
   if (first < 0 || policy === null) return null;
