@@ -170,6 +170,27 @@ it('discrete: a trace of each piece of work', async () => {
   expect(update.has('actor_compute_log_prob')).toBe(false);
 });
 
+it('workers that only generate have a trace of their own, also of what is worked on ahead', async () => {
+  expectDone(
+    await run(
+      'ahead',
+      'trainer.v1.trainer_mode=separate_async',
+      'actor_rollout_ref.rollout.nnodes=1',
+      'actor_rollout_ref.rollout.n_gpus_per_node=1',
+      'global_profiler.steps=[2]',
+      `${ACTOR}.enable=True`,
+    ),
+  );
+  expect(files('ahead')).toEqual([
+    'actor-ref_train_step2_rank0-of-1',
+    'rollout_generate_step2_rank0-of-1',
+    'trainer_step2',
+  ]);
+  expect(rangesOf('ahead', 'actor').get('actor_update')).toBe(1);
+  expect(rangesOf('ahead', 'actor').has('rollout_step')).toBe(false);
+  expect(rangesOf('ahead', 'rollout').get('rollout_import_weights')).toBeGreaterThan(0);
+});
+
 it('a directory that cannot be written is found before the first step', async () => {
   const exit = await run(
     'unwritable',

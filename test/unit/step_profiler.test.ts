@@ -15,7 +15,16 @@ function profiler(steps: readonly number[], continuous: boolean, traces: Partial
     begin: async () => void said.push('begin'),
     end: async () => {
       said.push('end');
-      const whole = { roles: 'actor', piece: null, rank: 0, ranks: 1, pid: 7, time: 0, zero: 0 };
+      const whole = {
+        roles: 'actor',
+        scope: 'train',
+        piece: null,
+        rank: 0,
+        ranks: 1,
+        pid: 7,
+        time: 0,
+        zero: 0,
+      };
       return traces.map((trace) => ({ ...whole, bytes: new Uint8Array(3), ...trace }));
     },
     drop: async () => void said.push('drop'),

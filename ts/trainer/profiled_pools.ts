@@ -10,6 +10,8 @@ import type { WorkerTrace } from '../worker/profiling';
 export interface RankTrace extends WorkerTrace {
   /** Those in its process, joined by hyphens. */
   roles: string;
+  /** What all of their work is called. */
+  scope: string;
   rank: number;
   /** Workers of its pool. */
   ranks: number;
@@ -55,10 +57,10 @@ export class ProfiledPools implements Recorder {
   }
 
   async end(): Promise<RankTrace[]> {
-    const ended = this.pools.map(async ({ group, profile: { roles }, ranks }) => {
+    const ended = this.pools.map(async ({ group, profile: { roles, scope }, ranks }) => {
       const traces = await group.endProfile(ranks, true);
       return traces.flatMap((own, i) =>
-        own.map((trace) => ({ ...trace, roles, rank: ranks[i] as number, ranks: group.worldSize })),
+        own.map((trace) => ({ ...trace, roles, scope, rank: ranks[i] as number, ranks: group.worldSize })),
       );
     });
     return (await Promise.all(ended)).flat();

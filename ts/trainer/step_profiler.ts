@@ -64,9 +64,8 @@ export class StepProfiler {
   }
 }
 
-function nameOf({ roles, piece, rank, ranks, pid, time }: RankTrace, step: number): string {
-  const scope = piece ?? 'train';
-  return `${roles}_${scope}_step${step}_rank${rank}-of-${ranks}_pid${pid}_${stamp(time)}`;
+function nameOf({ roles, scope, piece, rank, ranks, pid, time }: RankTrace, step: number): string {
+  return `${roles}_${piece ?? scope}_step${step}_rank${rank}-of-${ranks}_pid${pid}_${stamp(time)}`;
 }
 
 /** Pieces of work that begin in the same millisecond. */

@@ -29,7 +29,15 @@ it('names the steps, the workers, the roles in them and what they record', () =>
   expect([1, 2, 3, 4].map((step) => found?.profiles(step))).toEqual([false, true, true, false]);
   // As verl: on the first worker; contents of [] are operations and kernels.
   expect(found?.pools).toEqual({
-    policy: { roles: 'actor-rollout', ranks: [0], cuda: true, shapes: false, memory: false, pieces: null },
+    policy: {
+      roles: 'actor-rollout',
+      scope: 'train',
+      ranks: [0],
+      cuda: true,
+      shapes: false,
+      memory: false,
+      pieces: null,
+    },
   });
   expect(plan(...ON, `${ACTOR}.ranks=[3,1]`, 'trainer.n_gpus_per_node=4')?.pools.policy?.ranks).toEqual([
     1, 3,
@@ -55,6 +63,7 @@ it('roles that share their workers are recorded together: all that any of them a
   ];
   expect(plan(...keys, 'global_profiler.steps=[1]')?.pools.policy).toEqual({
     roles: 'actor-rollout-ref-critic',
+    scope: 'train',
     ranks: [2],
     cuda: false,
     shapes: true,
@@ -79,7 +88,7 @@ it('pieces of work are those of the roles; generation follows the actor unless i
   const pool = [`${ROLES}.rollout.nnodes=1`, `${ROLES}.rollout.n_gpus_per_node=2`];
   expect(plan(...ON, ...pool)?.pools).toMatchObject({
     policy: { roles: 'actor' },
-    rollout: { roles: 'rollout', ranks: [0] },
+    rollout: { roles: 'rollout', scope: 'generate', ranks: [0] },
   });
 });
 

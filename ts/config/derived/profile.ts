@@ -10,8 +10,9 @@ import { generatesInTraining } from './rollout_place';
 
 /** Of the workers of a pool. */
 export interface PoolProfile extends ProfileOrder {
-  /** The roles in them, in names of files. */
+  /** The roles in them, and what all their work is called, in names of files. */
   roles: string;
+  scope: string;
   /** null: all. */
   ranks: readonly number[] | null;
 }
@@ -117,6 +118,7 @@ function poolProfile(all: readonly ProfiledRole[], roles: string): PoolProfile |
     ranks !== null && ranks.length > 0 ? ranks : [0];
   return {
     roles,
+    scope: roles === 'rollout' ? 'generate' : 'train',
     ranks: enabled.some(({ keys }) => keys.all_ranks)
       ? null
       : [...new Set(enabled.flatMap(({ keys }) => ranksOf(keys)))].sort((a, b) => a - b),
