@@ -110,7 +110,8 @@ export class Profiling {
     if (stage === null) return;
     if (stage === GENERATE && this.recording !== null) return;
     await this.finish();
-    const work = stage === GENERATE ? GENERATE : engine;
+    // Of several teachers each has its number.
+    const work = stage === GENERATE ? GENERATE : engine.replace(/_\d+$/, '');
     if (!(pieces as readonly string[]).includes(work)) return;
     await this.start(stage === GENERATE ? GENERATE : `${engine}_${stage}`.replaceAll('_', '-'));
   }

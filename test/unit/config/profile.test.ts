@@ -21,6 +21,13 @@ it('nothing without steps or without a role, whatever else is asked for', () => 
   expect(
     plan(`${ACTOR}.enable=true`, 'global_profiler.tool=nsys', `${ACTOR}.${TORCH}.contents=[stack]`),
   ).toBeNull();
+  const unread = [
+    `${ACTOR}.${TORCH}.schedule.active=2`,
+    `${ACTOR}.${TORCH}.profile_token_end=2`,
+    'global_profiler.finish_hook_cmd=upload',
+    `${ACTOR}.ranks=[7]`,
+  ];
+  expect(plan(`${ACTOR}.enable=true`, ...unread)).toBeNull();
 });
 
 it('names the steps, the workers, the roles in them and what they record', () => {

@@ -1,6 +1,7 @@
 // Which steps of a run are profiled, on which workers, and what of them is recorded.
 import { ConfigError } from '../../errors';
 import type { ProfiledWork, ProfileOrder } from '../../worker/profiling';
+import { missing } from '../schema/field';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { PROFILE_CONTENTS, type PROFILING_TOOLS } from '../schema/profiler_section';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
@@ -29,7 +30,7 @@ type Tool = (typeof PROFILING_TOOLS)[number];
 /** `profiler` of a role, as far as it counts here. */
 type RoleProfiler = Pick<
   ResolvedConfig['critic']['profiler'],
-  'tool' | 'enable' | 'all_ranks' | 'ranks' | 'tool_config'
+  'tool' | 'enable' | 'all_ranks' | 'ranks' | 'tool_config' | 'finish_hook_cmd'
 >;
 interface ProfiledRole {
   section: string;
@@ -175,6 +176,23 @@ function checkRole(section: string, keys: RoleProfiler, workers: number): void {
       path,
     );
   }
+  const { profile_token_start, profile_token_end, schedule } = keys.tool_config.torch;
+  const refused: [boolean, string, string][] = [
+    [
+      profile_token_start !== null,
+      'tool_config.torch.profile_token_start',
+      'a profile of some tokens of a response',
+    ],
+    [
+      profile_token_end !== null,
+      'tool_config.torch.profile_token_end',
+      'a profile of some tokens of a response',
+    ],
+    [schedule.active > 0, 'tool_config.torch.schedule.active', 'a profile of some mini-batches of an update'],
+    [keys.finish_hook_cmd !== null, 'finish_hook_cmd', 'a command that is run at the end of a profile'],
+  ];
+  for (const [given, key, feature] of refused)
+    if (given) throw new ConfigError(`${section}.${key}: ${missing(feature)}`, `${section}.${key}`);
   const tooHigh = keys.ranks?.find((rank) => rank >= workers);
   if (tooHigh !== undefined && !keys.all_ranks)
     throw new ConfigError(

@@ -4,13 +4,12 @@ import { RUN_LIMITS } from '../../base/limits';
 import {
   bool,
   choice,
+  count,
   derived,
   type Field,
   field,
   fixed,
   ignored,
-  missing,
-  needs,
   orNull,
   sectionNeeds,
   str,
@@ -34,7 +33,9 @@ function integers(what: string, least: number, most: number): ValueType<readonly
 }
 
 export const OTHER_TOOL = 'holds for another tool than torch';
-const HOOK = `${missing('a command that is run at the end of a profile')}: all traces are in one directory of the trainer’s machine`;
+/** What may be said where nothing is profiled, as verl reads it then: not at all. */
+const ONLY_NULL = 'Where a step is profiled only null: generation is recorded whole.';
+const HOOK = 'Where a step is profiled only null: all traces are in one directory of the trainer’s machine.';
 const ONE_PLACE = 'workers send their traces to the trainer, which writes them all into one directory';
 
 const CONTENTS =
@@ -46,9 +47,16 @@ const DISCRETE =
 const torch = {
   contents: field(orNull(strings), [] as readonly string[], CONTENTS),
   discrete: field(bool, false, DISCRETE),
-  profile_token_start: needs('a profile of some tokens of a response'),
-  profile_token_end: needs('a profile of some tokens of a response'),
-  schedule: sectionNeeds('a profile of some mini-batches of an update', { active: [0] }),
+  profile_token_start: field(orNull(count('tokens', 0)), null, ONLY_NULL),
+  profile_token_end: field(orNull(count('tokens', 0)), null, ONLY_NULL),
+  schedule: {
+    active: field(count('steps', 0), 0, 'Where a step is profiled only 0: an update is recorded whole.'),
+    skip_first: ignored('schedule.active is 0'),
+    wait: ignored('schedule.active is 0'),
+    warmup: ignored('schedule.active is 0'),
+    repeat: ignored('schedule.active is 0'),
+    name: ignored('names a class'),
+  },
   step_start: ignored('global_profiler.steps says it'),
   step_end: ignored('global_profiler.steps says it'),
   name: ignored('names the tool'),
@@ -57,7 +65,6 @@ const torch = {
 const others = {
   discrete: ignored('tool_config.torch.discrete says it'),
   relocate_results: ignored(ONE_PLACE),
-  finish_hook_cmd: fixed([null], HOOK),
   finish_hook_all_ranks: ignored('there is no finish_hook_cmd'),
   finish_hook_ranks: ignored('there is no finish_hook_cmd'),
 };
@@ -84,6 +91,7 @@ export function roleProfiler(like: string | null) {
     all_ranks: of('all_ranks', bool, false, ALL_RANKS),
     ranks: of('ranks', RANKS, [], WHICH),
     save_path: ignored('traces of all roles go to global_profiler.save_path'),
+    finish_hook_cmd: derived(orNull(str), 'global_profiler.finish_hook_cmd', HOOK),
     ...others,
     tool_config: {
       torch: {
@@ -106,6 +114,7 @@ export const globalProfilerSection = {
   ),
   profile_continuous_steps: field(bool, false, 'Steps that follow one another go into one trace.'),
   save_path: field(str, 'outputs/profile', 'Directory for the traces.'),
+  finish_hook_cmd: field(orNull(str), null, HOOK),
   ...others,
   global_tool_config: ignored(OTHER_TOOL),
 };
@@ -117,6 +126,7 @@ export const sftProfilerSection = {
   all_ranks: field(bool, false, ALL_RANKS),
   ranks: field(RANKS, [] as readonly number[], WHICH),
   save_path: field(str, 'outputs/profile', 'Directory for the traces.'),
+  finish_hook_cmd: field(orNull(str), null, HOOK),
   ...others,
   tool_config: { torch, ...otherTools },
 };
