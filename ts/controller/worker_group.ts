@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
 import { HeartbeatMonitor, heartbeatInterval } from '../worker/heartbeat';
-import type { ProfileOrder, WorkerTrace } from '../worker/profiling';
 import type {
   BindingArgs,
   BindingMethod,
@@ -176,19 +175,6 @@ export class WorkerGroup {
       method,
       args,
     })) as BindingResult<M>;
-  }
-
-  /** What these ranks do from here on is recorded, until {@link endProfile}. */
-  async beginProfile(ranks: readonly number[], order: ProfileOrder): Promise<void> {
-    await Promise.all(
-      ranks.map((rank) => this.#request(this.#member(rank), { type: 'beginProfile', order })),
-    );
-  }
-
-  /** What they have recorded, in their order; nothing unless it is to be kept. */
-  async endProfile(ranks: readonly number[], keep: boolean): Promise<WorkerTrace[][]> {
-    const ended = ranks.map((rank) => this.#request(this.#member(rank), { type: 'endProfile', keep }));
-    return (await Promise.all(ended)) as WorkerTrace[][];
   }
 
   /** By rank. */

@@ -147,9 +147,6 @@ export function describeRequest(request: NewRequest): string {
       return `${request.method} of '${request.engine}'`;
     case 'callBinding':
       return request.method;
-    case 'beginProfile':
-    case 'endProfile':
-      return request.type;
     default:
       return `${request.type} '${request.engine}'`;
   }

@@ -49,24 +49,28 @@ export class ProfiledPools implements Recorder {
   }
 
   async begin(): Promise<void> {
-    await Promise.all(
-      this.pools.map(({ group, profile: { cuda, shapes, memory, pieces }, ranks }) =>
-        group.beginProfile(ranks, { cuda: cuda && group.device === 'cuda', shapes, memory, pieces }),
+    await this.each(({ group, profile: { cuda, shapes, memory, pieces } }, rank) =>
+      group.callBinding(
+        'beginProfile',
+        [{ cuda: cuda && group.device === 'cuda', shapes, memory, pieces }],
+        rank,
       ),
     );
   }
 
   async end(): Promise<RankTrace[]> {
-    const ended = this.pools.map(async ({ group, profile: { roles, scope }, ranks }) => {
-      const traces = await group.endProfile(ranks, true);
-      return traces.flatMap((own, i) =>
-        own.map((trace) => ({ ...trace, roles, scope, rank: ranks[i] as number, ranks: group.worldSize })),
-      );
+    const traces = await this.each(async ({ group, profile: { roles, scope } }, rank) => {
+      const own = await group.callBinding('endProfile', [true], rank);
+      return own.map((trace) => ({ ...trace, roles, scope, rank, ranks: group.worldSize }));
     });
-    return (await Promise.all(ended)).flat();
+    return traces.flat();
   }
 
   async drop(): Promise<void> {
-    await Promise.all(this.pools.map(({ group, ranks }) => group.endProfile(ranks, false)));
+    await this.each(({ group }, rank) => group.callBinding('endProfile', [false], rank));
+  }
+
+  private each<T>(work: (pool: Pool, rank: number) => Promise<T>): Promise<T[]> {
+    return Promise.all(this.pools.flatMap((pool) => pool.ranks.map((rank) => work(pool, rank))));
   }
 }

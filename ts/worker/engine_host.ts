@@ -1,8 +1,14 @@
 import { TroupeError } from '../errors';
 import type { NativeBinding, NativeEngine } from '../native/bridge';
 import { KeptResponses, type RolloutCommands } from './kept_responses';
-import { Profiling } from './profiling';
-import { type EngineMethod, isBindingMethod, isEngineMethod, type WorkRequest } from './protocol';
+import { type ProfileOrder, Profiling } from './profiling';
+import {
+  type BindingMethod,
+  type EngineMethod,
+  isBindingMethod,
+  isEngineMethod,
+  type WorkRequest,
+} from './protocol';
 
 type AnyFunction = (...args: unknown[]) => unknown;
 
@@ -47,16 +53,8 @@ export class EngineHost {
       }
       case 'callBinding': {
         if (!isBindingMethod(request.method)) throw unknownMethod(request.method);
-        const call = this.#binding[request.method] as AnyFunction;
-        return await call(...request.args);
+        return await this.#callBinding(request.method, request.args);
       }
-      case 'beginProfile':
-        await this.#profiling.begin(request.order);
-        return null;
-      case 'endProfile':
-        if (request.keep) return await this.#profiling.end();
-        await this.#profiling.drop();
-        return [];
     }
   }
 
@@ -85,6 +83,22 @@ export class EngineHost {
       default: {
         const call = this.#binding[method] as AnyFunction;
         return await call(native, ...args);
+      }
+    }
+  }
+
+  async #callBinding(method: BindingMethod, args: unknown[]): Promise<unknown> {
+    switch (method) {
+      case 'beginProfile':
+        await this.#profiling.begin(args[0] as ProfileOrder);
+        return null;
+      case 'endProfile':
+        if (args[0] === true) return await this.#profiling.end();
+        await this.#profiling.drop();
+        return [];
+      default: {
+        const call = this.#binding[method] as AnyFunction;
+        return await call(...args);
       }
     }
   }

@@ -1,7 +1,7 @@
 import { ConfigError, type ErrorCode, TroupeError } from '../errors';
 import type { NativeBinding, NativeBuildInfo, NativeEngine, NativeEngineOptions } from '../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from './kept_responses';
-import type { ProfileOrder } from './profiling';
+import type { ProfileOrder, WorkerTrace } from './profiling';
 
 // What a worker process and its controller say to each other. Every message is one member of a union,
 // discriminated by `type`; typed arrays travel as they are (see frames.ts).
@@ -13,6 +13,10 @@ export interface WorkerFunctions extends Omit<NativeBinding, 'rolloutTurn'> {
   takeRollout(engine: NativeEngine, firstId: number): Promise<TakenResponses>;
   /** Those of a batch that nobody wants. */
   dropRollout(engine: NativeEngine, firstId: number): Promise<null>;
+  /** What engines do from here on is recorded. */
+  beginProfile(order: ProfileOrder): Promise<null>;
+  /** What was recorded; none unless it is to be kept. */
+  endProfile(keep: boolean): Promise<WorkerTrace[]>;
 }
 
 /** Functions that take an engine, apart from those that end its life. */
@@ -34,7 +38,7 @@ type EngineArgsMap = {
 export type EngineArgs<M extends EngineMethod> = EngineArgsMap[M];
 export type EngineResult<M extends EngineMethod> = Awaited<ReturnType<WorkerFunctions[M]>>;
 
-/** Binding functions that need no engine. */
+/** Functions that need no engine. */
 export type BindingMethod =
   | 'buildInfo'
   | 'memoryInfo'
@@ -43,9 +47,11 @@ export type BindingMethod =
   | 'simulateUpdate'
   | 'simulateMemory'
   | 'policyLoss'
-  | 'valueLoss';
-export type BindingArgs<M extends BindingMethod> = Parameters<NativeBinding[M]>;
-export type BindingResult<M extends BindingMethod> = Awaited<ReturnType<NativeBinding[M]>>;
+  | 'valueLoss'
+  | 'beginProfile'
+  | 'endProfile';
+export type BindingArgs<M extends BindingMethod> = Parameters<WorkerFunctions[M]>;
+export type BindingResult<M extends BindingMethod> = Awaited<ReturnType<WorkerFunctions[M]>>;
 
 // Written as records so that the compiler notices a method that is missing here.
 const engineMethods: Record<EngineMethod, true> = {
@@ -84,6 +90,8 @@ const bindingMethods: Record<BindingMethod, true> = {
   simulateMemory: true,
   policyLoss: true,
   valueLoss: true,
+  beginProfile: true,
+  endProfile: true,
 };
 
 export function isEngineMethod(name: string): name is EngineMethod {
@@ -107,10 +115,7 @@ export type WorkRequest =
       answerLands?: boolean;
     }
   | { type: 'closeEngine'; requestId: number; engine: string }
-  | { type: 'callBinding'; requestId: number; method: string; args: unknown[] }
-  /** What engines do from here on is recorded; answered by traces when it ends, none unless they are to be kept. */
-  | { type: 'beginProfile'; requestId: number; order: ProfileOrder }
-  | { type: 'endProfile'; requestId: number; keep: boolean };
+  | { type: 'callBinding'; requestId: number; method: string; args: unknown[] };
 
 export type ControllerMessage =
   /** Answers `hello`: the worker now loads the native addon. */
