@@ -3,6 +3,7 @@ import { createReadStream } from 'node:fs';
 import { mkdtemp, open, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import type { NativeBinding } from '../native/bridge';
 import type { EngineMethod } from './protocol';
@@ -146,8 +147,10 @@ export class Profiling {
 
 async function compressed(file: string): Promise<Uint8Array> {
   const chunks: Buffer[] = [];
-  for await (const chunk of createReadStream(file).pipe(createGzip({ level: GZIP_LEVEL })))
-    chunks.push(chunk);
+  const gzip = createGzip({ level: GZIP_LEVEL });
+  await pipeline(createReadStream(file), gzip, async (source: AsyncIterable<Buffer>) => {
+    for await (const chunk of source) chunks.push(chunk);
+  });
   return new Uint8Array(Buffer.concat(chunks));
 }
 
