@@ -21,13 +21,7 @@ import { megatronSection, routerReplaySection } from './megatron_section';
 import { optim } from './optim_section';
 import { OLDER_PROFILER, roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
-import {
-  ENGINE_STRATEGY,
-  fsdpConfig,
-  QAT,
-  routerZLoss,
-  updates,
-} from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, QAT, routerZLoss, updates } from './role_parts';
 
 /** The reference chooses for itself, as in verl unless it is told otherwise. */
 const NO_REPLAY = sectionNeeds('router replay of the reference', { mode: ['disabled'] });
