@@ -264,6 +264,20 @@ test('a large image holds up nobody else', async () => {
   expect(longest).toBeLessThan(took / 4);
 });
 
+test('an image that a conversation sends again is not read again', async () => {
+  const own = new ImageThreads(READING);
+  const signal = AbortSignal.timeout(60_000);
+  try {
+    const base64 = (await blank(64)).toString('base64');
+    const first = await own.read(await own.open(base64, signal), signal);
+    expect(await own.read(await own.open(base64, signal), signal)).toBe(first);
+    const other = (await blank(64, '#604020')).toString('base64');
+    expect(await own.read(await own.open(other, signal), signal)).not.toEqual(first);
+  } finally {
+    await own.close();
+  }
+});
+
 test('a client that leaves is read no images any more', async () => {
   const read = jest.spyOn(threads, 'read');
   const controller = new AbortController();
@@ -282,7 +296,7 @@ test('a client that leaves is read no images any more', async () => {
   expect(ended.filter(({ status }) => status === 'fulfilled').length).toBeLessThanOrEqual(3);
 });
 
-const blank = (side: number): Promise<Buffer> =>
-  sharp({ create: { width: side, height: side, channels: 3, background: '#204060' } })
+const blank = (side: number, background = '#204060'): Promise<Buffer> =>
+  sharp({ create: { width: side, height: side, channels: 3, background } })
     .png({ compressionLevel: 1 })
     .toBuffer();

@@ -47,7 +47,7 @@ export async function openImages(
     sum += pixels;
     if (sum > MOST_PIXELS)
       throw badField(field, `expected images of at most ${MOST_PIXELS} pixels in all, got ${sum} up to here`);
-    return { height, width, key, read: () => naming(field, threads.read({ bytes }, signal)) };
+    return { height, width, key, read: () => naming(field, threads.read({ bytes, key }, signal)) };
   });
 }
 
