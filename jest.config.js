@@ -39,6 +39,6 @@ module.exports = {
   moduleFileExtensions: ['ts', 'mjs', 'js', 'json', 'node'],
   modulePathIgnorePatterns: ['<rootDir>/dist/', '<rootDir>/build', '<rootDir>/runs/', '<rootDir>/.troupe/'],
   testTimeout: 120_000,
-  // Worker processes compute on every core: tests side by side would only fight for them.
+  // Worker processes compute on several cores: one file at a time in a process, of which scripts/test.mjs runs two.
   maxWorkers: 1,
 };

@@ -7,15 +7,15 @@ import { commandAgent } from '../../ts/agent/loops/command';
 import { agentTry } from '../../ts/cli/agent_try';
 import { loadConfig } from '../../ts/config/config';
 import { dataAddress } from '../../ts/data/images/data_address';
-import { RlDataset, type RlSample } from '../../ts/data/rl_dataset';
+import type { RlSample } from '../../ts/data/rl_dataset';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { type Collected, collectBatch } from '../../ts/trainer/agent_rollout';
 import { configuredAgents } from '../../ts/trainer/configured_agents';
 import { Trainer } from '../../ts/trainer/trainer';
 import { loadTokenizer } from '../../ts/trainer/training_data';
 import { writeJsonLines } from '../helpers/e2e_workspace';
-import { writeVisionModel } from '../helpers/vision_directory';
-import { IMAGE_TOKEN, IMAGES, READING, readFixtures, VISION_MODEL } from '../helpers/vision_model';
+import { visionRows, writeVisionModel } from '../helpers/vision_directory';
+import { IMAGE_TOKEN, IMAGES, readFixtures, VISION_MODEL } from '../helpers/vision_model';
 
 // Agents whose prompts have images, as verl's geo3k with tools: what they do trains, in the bits in which it was sampled.
 
@@ -76,21 +76,7 @@ const overrides = (...more: string[]): string[] => [
 ];
 
 async function samples(): Promise<RlSample[]> {
-  const dataset = await RlDataset.open(
-    [file('train.jsonl')],
-    loadTokenizer(config().actor_rollout_ref.model),
-    {
-      promptKey: 'prompt',
-      dataSourceKey: 'data_source',
-      maxPromptLength: 100,
-      filterOverlongPrompts: false,
-      truncation: 'error',
-      maxSamples: -1,
-      shuffle: false,
-      seed: 0,
-      images: READING,
-    },
-  );
+  const dataset = await visionRows(file('train.jsonl'), loadTokenizer(config().actor_rollout_ref.model));
   return (await Promise.all([0, 1].map((i) => dataset.sample(i)))) as RlSample[];
 }
 

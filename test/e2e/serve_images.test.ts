@@ -6,19 +6,11 @@ import { promisify } from 'node:util';
 import OpenAI from 'openai';
 import { Actor } from '../../ts/actor/actor';
 import type { PromptImage } from '../../ts/batch/prompt_image';
-import { RlDataset } from '../../ts/data/rl_dataset';
 import { Tokenizer } from '../../ts/data/tokenizer';
 import type { RolloutResult } from '../../ts/rollout/request';
 import { Command, runCommand } from '../helpers/e2e_process';
-import { writeVisionModel } from '../helpers/vision_directory';
-import {
-  IMAGE_TOKEN,
-  IMAGES,
-  READING,
-  VISION_NAMES,
-  type VisionName,
-  visionModel,
-} from '../helpers/vision_model';
+import { visionRows, writeVisionModel } from '../helpers/vision_directory';
+import { IMAGE_TOKEN, IMAGES, VISION_NAMES, type VisionName, visionModel } from '../helpers/vision_model';
 
 // `troupe serve` with models that read images: what clients get is what the engine makes of a row of data with the same conversation.
 
@@ -68,17 +60,7 @@ async function row(
     file,
     `${JSON.stringify({ data_source: 'x', prompt, images, reward_model: { ground_truth: '' } })}\n`,
   );
-  const dataset = await RlDataset.open([file], Tokenizer.load(model), {
-    promptKey: 'prompt',
-    dataSourceKey: 'data_source',
-    maxPromptLength: 500,
-    filterOverlongPrompts: false,
-    truncation: 'error',
-    maxSamples: -1,
-    shuffle: false,
-    seed: 0,
-    images: READING,
-  });
+  const dataset = await visionRows(file, Tokenizer.load(model));
   const sample = await dataset.sample(0);
   return { tokens: sample?.tokens as Int32Array, images: sample?.images as readonly PromptImage[] };
 }

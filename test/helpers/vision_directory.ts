@@ -1,7 +1,10 @@
 // A model of the fixtures with a tokenizer of characters, which has its image token, and a chat template that writes it.
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { RlDataset } from '../../ts/data/rl_dataset';
+import type { Tokenizer } from '../../ts/data/tokenizer';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
+import { READING } from './vision_model';
 
 const TEMPLATE =
   '{%- for m in messages -%}{%- if m.content is string -%}{{ m.content }}{%- else -%}{%- for p in m.content -%}' +
@@ -33,3 +36,17 @@ export function writeVisionModel(from: string, to: string, template = TEMPLATE):
   for (const name of readdirSync(from)) copyFileSync(join(from, name), join(to, name));
   writeVisionTokenizer(to, template);
 }
+
+/** Rows of a file as a run reads them for such a model. */
+export const visionRows = (file: string, tokenizer: Tokenizer): Promise<RlDataset> =>
+  RlDataset.open([file], tokenizer, {
+    promptKey: 'prompt',
+    dataSourceKey: 'data_source',
+    maxPromptLength: 500,
+    filterOverlongPrompts: false,
+    truncation: 'error',
+    maxSamples: -1,
+    shuffle: false,
+    seed: 0,
+    images: READING,
+  });

@@ -56,12 +56,11 @@ async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promis
         }
       : NO_OTHER_ROLES;
   const absent = absentModels(config, roles);
-  if (absent.length > 0) return absent;
   const decided = await decideImages(config);
   checkRouterLosses(decided);
-  if ('actor_rollout_ref' in decided) checkModels(decided, roles);
-  else checkSftModel(decided);
-  return [];
+  if ('actor_rollout_ref' in decided) checkModels(decided, roles, absent);
+  else if (absent.length === 0) checkSftModel(decided);
+  return absent;
 }
 
 /**

@@ -31,15 +31,16 @@ export interface RunRoles {
 /**
  * What the models cannot do, heads, layers and experts that do not divide over the workers, and adapters of modules that are not there. Reads
  * config.json of each model, and no weight.
+ * @param absent directories that are passed over
  * @throws ConfigError, TroupeError naming the key, with the numbers
  */
-export function checkModels(config: ResolvedConfig, roles: RunRoles): void {
-  checkImages(config, roles);
-  for (const { role, workers } of modelRoles(config, roles)) checkRole(role, workers);
-  if (decodingRanks(config) > 1) {
-    const role = actorSettings(config);
-    checkDecoding(config, readModelShape(role.model, role.head, role.keys.model, role).config);
-  }
+export function checkModels(config: ResolvedConfig, roles: RunRoles, absent: readonly string[] = []): void {
+  const isThere = ({ model }: RoleSettings): boolean => !absent.includes(model);
+  const actor = actorSettings(config);
+  if ([actor, ...teacherSettings(config)].every(isThere)) checkImages(config, roles);
+  for (const { role, workers } of modelRoles(config, roles)) if (isThere(role)) checkRole(role, workers);
+  if (decodingRanks(config) > 1 && isThere(actor))
+    checkDecoding(config, readModelShape(actor.model, actor.head, actor.keys.model, actor).config);
 }
 
 /** As checkModels, for `troupe sft`. */

@@ -69,6 +69,18 @@ test('a loss of routers is found where the model has none', async () => {
   ).rejects.toThrow(/actor\.router_z_loss_coef: the model in .* has no experts: expected 0, got 0\.001/);
 });
 
+test('beside a model that is not there the others are looked at', async () => {
+  const layout = ['trainer.n_gpus_per_node=3', 'data.train_batch_size=48'];
+  await expect(
+    printed([
+      `${POLICY}=${MODEL}`,
+      'critic.model.path=far/away',
+      'actor_rollout_ref.actor.ulysses_sequence_parallel_size=3',
+      ...layout,
+    ]),
+  ).rejects.toThrow(/parallel\.ulysses 3: expected a divisor of the \d+ attention heads/);
+});
+
 test('a model that is not there is said to be not looked at', async () => {
   const text = await printed([`${POLICY}=${MODEL}`, 'critic.model.path=far/away']);
   expect(text).toMatch(/# not looked at, as these directories have no config\.json:\n# {3}far\/away\n/);
