@@ -11,6 +11,7 @@ import { modelTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
 
 /** With the official client, where it is installed; it is no part of the project. */
 const PYTHON = process.env['TROUPE_TEST_OPENAI_PYTHON'] ?? 'python3';
+const END_ONCE_TOLD = resolve('test/helpers/end_once_told.cjs');
 const hasPython = spawnSync(PYTHON, ['-c', 'import openai']).status === 0;
 
 let workspace: Workspace;
@@ -305,6 +306,16 @@ test('a cache that is smaller than the model bounds requests, and serve has the 
     code: 2,
     stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),
   });
+});
+
+test('asked to end in the moment in which it says that it serves, it ends by itself', async () => {
+  const args = ['--require', END_ONCE_TOLD, resolve('dist/cli.js'), 'serve', workspace.file('model')];
+  const own = spawnSync(process.execPath, [...args, ...OPTIONS], {
+    encoding: 'utf8',
+    env: { ...process.env, TROUPE_TEST_TOLD: 'serving tiny at' },
+  });
+  expect(own.stderr).toContain('SIGTERM: ending once what runs is done; once more leaves at once');
+  expect([own.status, own.signal]).toEqual([0, null]);
 });
 
 test('workers that share every matrix answer as one does', async () => {

@@ -17,3 +17,19 @@ export class Requests {
     return now - this.firstAt > SAME_REQUEST_MS ? 'again' : 'same';
   }
 }
+
+/**
+ * Settles with the first SIGINT or SIGTERM from now on; a later one leaves at once with 130. To be called before a program says that
+ * it runs: who reads that may signal it before its next statement.
+ */
+export function askedToEnd(): Promise<NodeJS.Signals> {
+  const requests = new Requests();
+  return new Promise((done) => {
+    const listener = (signal: NodeJS.Signals): void => {
+      const request = requests.take();
+      if (request === 'first') done(signal);
+      else if (request === 'again') process.exit(130);
+    };
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, listener);
+  });
+}

@@ -3,6 +3,7 @@
 import type { Argv } from 'yargs';
 import type { RetrieverServerOptions } from '../agent/search_r1/retriever_server';
 import { UsageError } from './report';
+import { askedToEnd } from './requests';
 
 export async function retrieverCommand(
   corpus: readonly string[],
@@ -16,11 +17,9 @@ export async function retrieverCommand(
   const index = await Bm25Index.open(corpus);
   const server = await RetrieverServer.start(index, options);
   const seconds = ((performance.now() - started) / 1000).toFixed(1);
+  const asked = askedToEnd();
   process.stdout.write(`${index.size} passages (${seconds} s) at ${server.url}\n`);
-  await new Promise<void>((resolve) => {
-    process.once('SIGINT', resolve);
-    process.once('SIGTERM', resolve);
-  });
+  await asked;
   await server.close();
   return 0;
 }

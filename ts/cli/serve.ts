@@ -15,7 +15,7 @@ import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_thre
 import { ModelServer, type ModelServerOptions } from '../serve/model_server';
 import { type FamilyName, familyOf, toolFamily } from '../serve/tools/families';
 import { UsageError } from './report';
-import { Requests } from './requests';
+import { askedToEnd } from './requests';
 
 export interface ServeOptions {
   /** Hugging Face directory with model and tokenizer. */
@@ -124,13 +124,15 @@ export async function serve(
       family === null ? 'no tools' : `tools as ${family.name}`,
       ...(images === null ? [] : ['reads images']),
     ];
+    const asked = askedToEnd();
     say(`serving ${model.name} at ${url}/v1 (${does.join(', ')})`);
     if (options.server.apiKeys.length === 0) say('there is no API key: everybody who can connect may ask');
     const failed = actor.engine.group.failed.then((error): never => {
       throw error;
     });
     try {
-      await Promise.race([signalled(say), failed]);
+      const signal = await Promise.race([asked, failed]);
+      say(`${signal}: ending once what runs is done; once more leaves at once`);
     } finally {
       await server.close();
     }
@@ -166,19 +168,4 @@ function checkRoom(room: number, asked: number | null, positions: number, say: (
     say(
       `requests may have ${room} tokens of the model's ${positions}: the cache has no room for more (${advice})`,
     );
-}
-
-/** The first SIGINT or SIGTERM ends the server once what runs is done; a later one at once. */
-function signalled(say: (line: string) => void): Promise<void> {
-  return new Promise((done) => {
-    const requests = new Requests();
-    const listener = (signal: NodeJS.Signals): void => {
-      const request = requests.take();
-      if (request === 'again') process.exit(130);
-      if (request !== 'first') return;
-      say(`${signal}: ending once what runs is done; once more leaves at once`);
-      done();
-    };
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, listener);
-  });
 }

@@ -4,6 +4,7 @@ import type { Argv } from 'yargs';
 import { TroupeError } from '../errors';
 import type { UiServer } from '../ui/server';
 import { UsageError } from './report';
+import { askedToEnd } from './requests';
 
 interface UiCommandOptions {
   /** null: the first of the usual ones that is there. */
@@ -25,10 +26,9 @@ const USUAL_DIRECTORIES = ['runs', 'checkpoints', '.'];
 async function uiCommand(options: UiCommandOptions): Promise<number> {
   const directory = resolve(options.directory ?? USUAL_DIRECTORIES.find((name) => existsSync(name)) ?? '.');
   const server = await open(directory, options);
+  const asked = askedToEnd();
   process.stdout.write(`runs of ${directory} at ${server.address}\nCtrl-C ends it\n`);
-  await new Promise<void>((done) => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => done());
-  });
+  await asked;
   await server.close();
   return 0;
 }

@@ -7,6 +7,7 @@ import { join, resolve } from 'node:path';
 const ROOT = resolve(__dirname, '../../..');
 const directory = mkdtempSync(join(tmpdir(), 'cli-'));
 const config = join(directory, 'run.yaml');
+const END_ONCE_TOLD = join(ROOT, 'test', 'helpers', 'end_once_told.cjs');
 
 beforeAll(() => {
   writeFileSync(
@@ -151,6 +152,27 @@ test('what an agent has not waited for ends with its trajectory, and that is all
   const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   expect(stderr).not.toMatch(/error/);
   expect(status).toBe(7);
+});
+
+test.each([
+  ['ui', () => [directory], /runs of .* at http/],
+  [
+    'retriever',
+    () => {
+      const corpus = join(directory, 'corpus.jsonl');
+      writeFileSync(corpus, `${JSON.stringify({ id: '1', contents: 'a passage' })}\n`);
+      return [corpus, '--port', '0'];
+    },
+    /1 passages .* at http/,
+  ],
+])('%s ends by itself when asked to in the moment in which it says that it runs', (name, args, told) => {
+  const { status, signal, stdout } = spawnSync(
+    process.execPath,
+    ['--require', END_ONCE_TOLD, join(ROOT, 'dist', 'cli.js'), name, ...args()],
+    { encoding: 'utf8', env: { ...process.env, TROUPE_TEST_TOLD: told.source } },
+  );
+  expect(stdout).toMatch(told);
+  expect({ status, signal }).toEqual({ status: 0, signal: null });
 });
 
 test('a failure: exit code 1 and one message; with --debug the stack', () => {
