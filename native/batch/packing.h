@@ -85,7 +85,8 @@ struct PackedTokens {
   std::vector<RowSource> sources;  // of the whole; the rows of a shared prompt once for each of its sequences
   at::Tensor routed_experts;       // [T, row_bytes] (batch/routed_experts.h); undefined: as in TokenBatch
   int64_t real_rows = 0;           // those that belong to a segment, before the tail
-  // Where some prompts have images: these, and the rows' rotary positions [3, T] int32 (time, row, column).
+  // Where some prompts have images: these (of a part: those of the whole, in its rows), and the rows' rotary
+  // positions [3, T] int32 (time, row, column).
   std::vector<PlacedImage> images;
   at::Tensor rotary_positions;
   // Of a part of a micro-batch (batch/row_parts.h): which of its whole_rows rows these are, [T] int64; which

@@ -30,6 +30,9 @@ void take_rows(const PackedTokens& whole, const std::vector<int64_t>& own, Packe
   part.rows = at::tensor(own, at::kLong);
   part.whole_rows = whole.tokens.size(0);
   part.sources = whole.sources;
+  part.images = whole.images;
+  if (whole.rotary_positions.defined())
+    part.rotary_positions = whole.rotary_positions.index_select(1, part.rows);
   if (whole.routed_experts.defined()) part.routed_experts = whole.routed_experts.index_select(0, part.rows);
   part.predictions = at::tensor(predictions, at::kLong);
   part.predict_rows = at::tensor(rows, at::kLong);

@@ -9,7 +9,7 @@
 namespace troupe {
 
 // Part `index` of `count` parts of as many consecutive rows, with the predictions that are made there.
-// Segments stay those of the whole. T must be a multiple of `count`.
+// Segments and images stay those of the whole. T must be a multiple of `count`.
 PackedTokens consecutive_rows(const PackedTokens& whole, int64_t index, int64_t count);
 
 // Part `index` of `count` parts of as many rows in which causal attention costs the same: of 2 * count chunks

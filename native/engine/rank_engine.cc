@@ -41,11 +41,6 @@ const EngineOptions& checked(const EngineOptions& options) {
           "rows of micro-batches, got cp ",
           dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
   if (options.model.vision) {
-    require(
-        dims.cp == 1 && options.ulysses == 1, ErrorCode::kInvalidArgument,
-        "[parallel] ranks do not share the rows of a model that reads images: expected cp and ulysses of 1, "
-        "got ",
-        dims.cp, " and ", options.ulysses);
     // The tower is in the first part, and what it adds goes no further.
     const int64_t first = pipeline_parts(options.model.num_layers, options.pipeline).front().layers();
     const auto deep = static_cast<int64_t>(options.model.vision->deepstack_layers.size());

@@ -27,6 +27,7 @@ class ContextGroup {
 
   int64_t size() const { return comm_->size(); }
   int64_t rank() const { return comm_->rank(); }
+  Communicator& comm() const { return *comm_; }
 
   // This rank's rows [T / size, C] -> all of them [T, C] in the order of the micro-batch. places [T] int64:
   // where each of them lies in the rows of all ranks side by side.

@@ -4,31 +4,36 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <numeric>
 
 #include "base/upload.h"
 
 namespace troupe {
 
-ImageRows ImageRows::between(const std::vector<PlacedImage>& images, const ImageFeatures& features,
-                             int64_t begin, int64_t end) {
-  const at::Device device = features.embeddings.device();
-  std::vector<int64_t> rows, tokens;
-  int64_t token = 0;
-  for (const PlacedImage& image : images) {
-    for (int64_t row = image.row; row < image.row + image.tokens; ++row, ++token) {
-      if (row < begin || row >= end) continue;
-      rows.push_back(row - begin);
-      tokens.push_back(token);
-    }
+ImageRows ImageRows::of(const std::vector<PlacedImage>& images, const ImageParts& parts,
+                        const ImageFeatures& features, const at::Tensor& own) {
+  std::vector<int64_t> place_of(static_cast<size_t>(images.back().row + images.back().tokens), -1);
+  for (size_t i = 0; i < images.size(); ++i) {
+    const auto begin = place_of.begin() + images[i].row;
+    std::iota(begin, begin + images[i].tokens, parts.first[i]);
   }
+  std::vector<int64_t> rows, places;
+  const int64_t* of_micro_batch = own.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < own.size(0); ++row) {
+    const auto from = static_cast<size_t>(of_micro_batch[row]);
+    if (from >= place_of.size() || place_of[from] < 0) continue;
+    rows.push_back(row);
+    places.push_back(place_of[from]);
+  }
+  const at::Device device = features.embeddings.device();
   const auto index = [&](const std::vector<int64_t>& values) {
     return upload(at::tensor(values, at::kLong), device);
   };
-  ImageRows own{index(rows), features, index(tokens)};
-  if (static_cast<int64_t>(tokens.size()) == token) return own;
-  own.features.embeddings = features.embeddings.index_select(0, own.tokens);
-  for (at::Tensor& stacked : own.features.deepstack) stacked = stacked.index_select(0, own.tokens);
-  return own;
+  ImageRows taken{index(rows), {}, index(places)};
+  taken.features.embeddings = features.embeddings.index_select(0, taken.places);
+  for (const at::Tensor& stacked : features.deepstack)
+    taken.features.deepstack.push_back(stacked.index_select(0, taken.places));
+  return taken;
 }
 
 void ImageRows::place(const at::Tensor& x) const {

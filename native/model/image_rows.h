@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "batch/packing.h"
+#include "batch/image_parts.h"
 #include "model/block.h"
 #include "model/vision_tower.h"
 
@@ -16,12 +16,12 @@ namespace troupe {
 struct ImageRows {
   at::Tensor rows;  // [tokens] int64, each once; undefined: there are none
   ImageFeatures features;
-  at::Tensor tokens;  // [tokens] int64: which of those of all images they are; undefined in a generation
+  at::Tensor places;  // [tokens] int64: where they lie by ImageParts; undefined in a generation
 
-  // Of all rows, in which images[i].row is the first one of image i, those in [begin, end); `features` are of
-  // all images.
-  static ImageRows between(const std::vector<PlacedImage>& images, const ImageFeatures& features,
-                           int64_t begin, int64_t end);
+  // own [T] int64, on the CPU: which rows of a micro-batch these are, in which images[i].row is the first one
+  // of image i. features: of all places.
+  static ImageRows of(const std::vector<PlacedImage>& images, const ImageParts& parts,
+                      const ImageFeatures& features, const at::Tensor& own);
 
   bool any() const { return rows.defined(); }
   // Into the embeddings x [T, H].

@@ -37,6 +37,7 @@ struct StagePass {
   int64_t total_rows = 0;  // T, of the last block's output
   // Of a model that reads images: those of the rows, and where the tower is trained what its backward takes.
   ImageRows images;
+  ImageParts image_parts;
   bool image_training = false;
   VisionPass vision;
   ImageFeatures image_gradients;
@@ -152,9 +153,16 @@ class Stage {
   // (stage_images.cc).
   void read_images(const PackedTokens& packed, RowContext& rows, StagePass& pass);
   void compute_images(const PackedTokens& packed, StagePass& pass);
-  // Of the gradient d by this rank's rows of a layer's output, or of the embeddings: that by the features of
-  // all images, on every rank.
+  // Of the ranks that share the rows of micro-batches, each of which computes some of their images; null:
+  // this one computes all.
+  Communicator* image_ranks() const;
+  // Features of this rank's images -> of all places (ImageParts).
+  ImageFeatures gather_features(const ImageFeatures& own, const ImageParts& parts) const;
+  // Of the gradient d by this rank's rows of a layer's output, or of the embeddings: that by the features at
+  // all places, zero where the rows are of ranks that have other parts of the micro-batch.
   at::Tensor image_gradient(const at::Tensor& d, const StagePass& pass) const;
+  // These of all ranks -> the gradient by the features of this rank's images; undefined where it has none.
+  ImageFeatures sum_gradients(const ImageFeatures& all, const ImageParts& parts) const;
   // Takes what belongs to images out of the gradient dx by the embeddings, and through the tower.
   void images_backward(const at::Tensor& dx, StagePass& pass);
   RouterWork router_work(const PackedTokens& packed) const;

@@ -27,17 +27,23 @@ async function withActor<T>(o: ActorOptions, work: (actor: Actor) => Promise<T>)
 
 const COEFFICIENT = 0.25;
 
-test.each([1, 2])(
-  'the load-balancing loss of qwen3_vl_moe and its gradients, on %i workers',
-  async (worldSize) => {
+test.each([
+  ['one worker', 1, {}],
+  ['two workers', 2, {}],
+  ['ulysses 2', 2, { ulysses: 2 }],
+  ['cp 2', 2, { cp: 2 }],
+] as const)(
+  'the load-balancing loss of qwen3_vl_moe and its gradients, on %s',
+  async (_layout, worldSize, parallel) => {
     const { options, ...recorded } = visionModel('qwen3_vl_moe');
     const expected = readSafetensors(path.join(IMAGES, 'qwen3_vl_moe.balance.safetensors'));
     const loss = floats(expected, 'loss')[0] as number;
-    const { loss: _, ...gradients } = expected;
+    const { loss: _loss, ...gradients } = expected;
     const read = await recorded.batch();
     const zeros = new Float32Array(read.numResponseTokens);
     const group = await groups.of(worldSize);
-    await withActor({ ...options, group, optim: { lr: 0, weightDecay: 0, gradClip: 1e9 } }, async (actor) => {
+    const optim = { lr: 0, weightDecay: 0, gradClip: 1e9 };
+    await withActor({ ...options, group, parallel, optim }, async (actor) => {
       // No other term of the loss has a gradient.
       const batch = read.with({ advantages: zeros, oldLogProbs: zeros });
       const metrics = await actor.updatePolicy(batch, { loss: { routerAuxLossCoef: COEFFICIENT } });

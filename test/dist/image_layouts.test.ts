@@ -17,7 +17,7 @@ import { readSafetensors } from '../helpers/safetensors';
 import { relative } from '../helpers/sharded';
 import { VISION_NAMES, type VisionName, visionModel } from '../helpers/vision_model';
 
-// Workers that share matrices, layers and experts of a model that reads images train it as one worker does. Against transformers:
+// Workers that share matrices, layers, experts and rows of a model that reads images train it as one worker does. Against transformers:
 // test/conformance/images.test.ts.
 const { groups, scratch } = layoutWorkers();
 
@@ -48,6 +48,8 @@ async function train(actor: Actor, batch: Batch) {
 const SEQUENCE = { tp: 2, sequenceParallel: true };
 /** One micro-batch: both ranks have rows of images, and of the largest one each a part. */
 const AT_ONCE = { maxTokensPerMicroBatch: 4096 };
+/** Linear attention goes through a sequence from row to row. */
+const SHARE_ROWS = VISION_NAMES.filter((name) => !name.startsWith('qwen3_5'));
 const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
   ['tp 2', ['two', { parallel: { tp: 2 } }]],
   [
@@ -73,6 +75,25 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
     ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, pp: 2 }, freezeVisionTower: true }],
   ],
   ['adapters on tp 2 x pp 2', ['four', { parallel: { ...SEQUENCE, pp: 2 }, lora: { rank: 2, alpha: 4 } }]],
+  ['ulysses 2', ['two', { ...AT_ONCE, parallel: { ulysses: 2 } }], SHARE_ROWS],
+  [
+    'ulysses 2, in several micro-batches, with checkpointing',
+    ['two', { parallel: { ulysses: 2 }, gradientCheckpointing: true }],
+    SHARE_ROWS,
+  ],
+  ['fsdp 2 x ulysses 2', ['four', { parallel: { ulysses: 2 } }], SHARE_ROWS],
+  ['cp 2, with checkpointing', ['two', { ...AT_ONCE, parallel: { cp: 2 }, gradientCheckpointing: true }], SHARE_ROWS],
+  ['cp 2, in several micro-batches', ['two', { parallel: { cp: 2 } }], SHARE_ROWS],
+  ['fsdp 2 x cp 2', ['four', { ...AT_ONCE, parallel: { cp: 2 } }], SHARE_ROWS],
+  ['cp 2 x tp 2, sequence parallel', ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 } }], SHARE_ROWS],
+  ['megatron: cp 2 x pp 2', ['four', { strategy: 'megatron', parallel: { cp: 2, pp: 2 } }], SHARE_ROWS],
+  ['ep 2 x cp 2', ['two', { ...AT_ONCE, parallel: { cp: 2, ep: 2 } }], ['qwen3_vl_moe']],
+  [
+    'a frozen tower on cp 2 x tp 2',
+    ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 }, freezeVisionTower: true }],
+    SHARE_ROWS,
+  ],
+  ['adapters under ulysses 2', ['two', { parallel: { ulysses: 2 }, lora: { rank: 2, alpha: 4 } }], SHARE_ROWS],
 ];
 
 /** qwen3_vl with the embeddings as its head, as Qwen3-VL 2B and 4B have it. */
@@ -114,6 +135,8 @@ describe.each(VISION_NAMES)('%s', (name) => {
     const expected = await withActor(on(name, ['one', same]), (actor) => train(actor, batch));
     const actual = await withActor(on(name, [workers, o]), (actor) => train(actor, batch));
     expect(worst(actual.before.logProbs, expected.before.logProbs)).toBeLessThan(2e-5);
+    const [own, other] = [actual, expected].map(({ before }) => before.entropy as Float32Array);
+    expect(worst(own as Float32Array, other as Float32Array)).toBeLessThan(2e-5);
     expectCloseMetrics(actual.metrics, expected.metrics);
     expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(2e-5);
   });
@@ -123,6 +146,7 @@ describe.each(VISION_NAMES)('%s', (name) => {
       one: on(name, ['one', {}]),
       'fsdp 2': on(name, ['two', {}]),
       'tp 2 x pp 2': on(name, ['four', { parallel: { ...SEQUENCE, pp: 2 } }]),
+      ...(SHARE_ROWS.includes(name) ? { 'cp 2': on(name, ['two', { parallel: { cp: 2 } }]) } : {}),
       ...(name.endsWith('_moe') ? { 'ep 2': on(name, ['two', { parallel: { ep: 2 } }]) } : {}),
     };
     await expectContinued(path.join(scratch, name), layouts, undefined, await batchOf(name));

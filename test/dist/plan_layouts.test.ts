@@ -75,6 +75,28 @@ describe('ranks that share the model', () => {
     expect(whole).toHaveLength(2);
   });
 
+  test.each([
+    ['cp 2', megatron({}), megatron({ [cp]: 2 })],
+    ['ulysses 2', [], [`${actor}.ulysses_sequence_parallel_size=2`]],
+  ])('%s: a tower is sharded over both ranks, as by data', async (_, data, rows) => {
+    const roles = async (layout: string[]) => {
+      const plan = await report(
+        [
+          ...layout,
+          'trainer.device=cpu',
+          `actor_rollout_ref.model.path=${visionModel('qwen3_vl').options.model}`,
+          'data.train_batch_size=64', // prompts of more tokens than the one of images
+          `${actor}.ppo_mini_batch_size=64`,
+          'data.max_prompt_length=40',
+          'data.max_response_length=20',
+        ],
+        { gpus: 2 },
+      );
+      return plan.roles;
+    };
+    expect(await roles(rows)).toEqual(await roles(data));
+  });
+
   test('cp 2: micro-batches of two ranks, each with its part, and prompts of its own in generation', async () => {
     const key = `${actor}.ppo_max_token_len_per_gpu`;
     const capacity = (tokens: number) => [`${key}=${tokens}`, 'trainer.device=cpu'];

@@ -160,7 +160,18 @@ test('GRPO learns from made pictures what their colour is called, and the model 
 
 type Tensors = ReturnType<typeof readSafetensors>;
 
-test("under Megatron's keys four workers, two stages of two, compute what one does", async () => {
+const of = ({ result }: ObservedRun, metric: string): number[] =>
+  readLines(join(result.runDirectory, 'metrics.jsonl')).flatMap((line) =>
+    typeof line[metric] === 'number' ? [line[metric]] : [],
+  );
+
+/** Of actor and reference alike. */
+const megatron = (...keys: string[]): string[] => [
+  'actor_rollout_ref.actor.strategy=megatron',
+  ...['actor', 'ref'].flatMap((role) => keys.map((key) => `actor_rollout_ref.${role}.megatron.${key}`)),
+];
+
+describe('several workers compute what one does', () => {
   const train = (name: string, ...overrides: string[]) =>
     observeRun(
       file('grpo.yaml'),
@@ -174,47 +185,63 @@ test("under Megatron's keys four workers, two stages of two, compute what one do
       ],
       reward,
     );
-  const of = ({ result }: ObservedRun, metric: string): number[] =>
-    readLines(join(result.runDirectory, 'metrics.jsonl')).flatMap((line) =>
-      typeof line[metric] === 'number' ? [line[metric]] : [],
-    );
-  const [actor, ref] = ['actor', 'ref'].map((role) => `actor_rollout_ref.${role}.megatron`);
-  const one = await train('one_worker');
-  const four = await train(
-    'stages',
-    'actor_rollout_ref.actor.strategy=megatron',
-    `${actor}.tensor_model_parallel_size=2`,
-    `${actor}.pipeline_model_parallel_size=2`,
-    `${ref}.tensor_model_parallel_size=2`,
-    `${ref}.pipeline_model_parallel_size=2`,
-    'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
-    'trainer.n_gpus_per_node=4',
-  );
-  // What is recorded while sampling has the bits of what the training computes.
-  expect(of(four, 'training/rollout_probs_diff_max')).toEqual([0, 0]);
-  for (const [step, { batch }] of one.updates.entries())
-    expect(four.updates[step]?.batch.get('tokens')).toEqual(batch.get('tokens'));
-  for (const metric of ['actor/grad_norm', 'actor/loss', 'actor/kl_loss']) {
-    const expected = of(one, metric);
-    expect(expected).toHaveLength(2);
-    for (const [step, value] of of(four, metric).entries())
-      expect(Math.abs(value - (expected[step] as number))).toBeLessThan(1e-4 * Math.max(1, Math.abs(value)));
-  }
-  // Of the tower and of the decoder: how far the two models are from each other, against how far they went.
-  const tensors = (model: string) => readSafetensors(join(model, 'model.safetensors'));
-  const [start, own, other] = [
-    file('model'),
-    ...[one, four].map(({ result }) => join(result.runDirectory, 'final_model')),
-  ].map(tensors) as [Tensors, Tensors, Tensors];
-  for (const part of ['.visual.', '.language_model.']) {
-    let [apart, went] = [0, 0];
-    for (const name of Object.keys(start).filter((tensor) => tensor.includes(part)))
-      for (const [i, value] of floats(own, name).entries()) {
-        apart += (value - (floats(other, name)[i] as number)) ** 2;
-        went += (value - (floats(start, name)[i] as number)) ** 2;
-      }
-    expect(Math.sqrt(apart)).toBeLessThan(1e-3 * Math.sqrt(went));
-  }
+  let one: ObservedRun;
+  beforeAll(async () => {
+    one = await train('one_worker');
+  });
+
+  test.each([
+    [
+      "under Megatron's keys, two stages of two",
+      'stages',
+      [
+        ...megatron('tensor_model_parallel_size=2', 'pipeline_model_parallel_size=2'),
+        'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
+        'trainer.n_gpus_per_node=4',
+      ],
+    ],
+    [
+      'of a context, as run_qwen3_vl_30b_a3b_megatron.sh has it',
+      'context',
+      [
+        ...megatron('tensor_model_parallel_size=2', 'context_parallel_size=2'),
+        'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
+        'trainer.n_gpus_per_node=4',
+      ],
+    ],
+    [
+      'of a sequence, by Ulysses',
+      'ulysses',
+      ['actor_rollout_ref.actor.ulysses_sequence_parallel_size=2', 'trainer.n_gpus_per_node=2'],
+    ],
+  ])('%s', async (_, name, overrides) => {
+    const several = await train(name, ...overrides);
+    // What is recorded while sampling has the bits of what the training computes.
+    expect(of(several, 'training/rollout_probs_diff_max')).toEqual([0, 0]);
+    for (const [step, { batch }] of one.updates.entries())
+      expect(several.updates[step]?.batch.get('tokens')).toEqual(batch.get('tokens'));
+    for (const metric of ['actor/grad_norm', 'actor/loss', 'actor/kl_loss']) {
+      const expected = of(one, metric);
+      expect(expected).toHaveLength(2);
+      for (const [step, value] of of(several, metric).entries())
+        expect(Math.abs(value - (expected[step] as number))).toBeLessThan(1e-4 * Math.max(1, Math.abs(value)));
+    }
+    // Of the tower and of the decoder: how far the two models are from each other, against how far they went.
+    const tensors = (model: string) => readSafetensors(join(model, 'model.safetensors'));
+    const [start, own, other] = [
+      file('model'),
+      ...[one, several].map(({ result }) => join(result.runDirectory, 'final_model')),
+    ].map(tensors) as [Tensors, Tensors, Tensors];
+    for (const part of ['.visual.', '.language_model.']) {
+      let [apart, went] = [0, 0];
+      for (const name of Object.keys(start).filter((tensor) => tensor.includes(part)))
+        for (const [i, value] of floats(own, name).entries()) {
+          apart += (value - (floats(other, name)[i] as number)) ** 2;
+          went += (value - (floats(start, name)[i] as number)) ** 2;
+        }
+      expect(Math.sqrt(apart)).toBeLessThan(1e-3 * Math.sqrt(went));
+    }
+  });
 });
 
 describe('Qwen3.5', () => {

@@ -1,5 +1,7 @@
-// A tower for images on ranks that share the matrices of its decoder, and in a pipeline.
+// A tower for images on ranks that share the matrices of its decoder or the rows of micro-batches, and in a
+// pipeline.
 #include "base/parallel.h"
+#include "batch/row_parts.h"
 #include "check.h"
 #include "engine/engine.h"
 #include "model/image_patches.h"
@@ -7,6 +9,7 @@
 #include "model/transformer.h"
 #include "ranks.h"
 #include "small_model.h"
+#include "ulysses/sequence_group.h"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -36,50 +39,76 @@ ModelConfig model() {
   return c;
 }
 
-// Rows [256, 512), which are those of the second of two ranks, begin in the second image.
-PackedTokens rows() {
-  constexpr int64_t kSequences = 3, kText = 60, kLength = kText + kImageTokens + 21;
+// Sequences of 144 rows of which some have an image in rows 60 to 123 of theirs, then text alone.
+PackedTokens rows(const std::vector<bool>& with_image = {true, true, true}) {
+  constexpr int64_t kText = 60, kLength = kText + kImageTokens + 21;
   TokenBatch batch;
   std::vector<int32_t> tokens, offsets{0};
-  for (int64_t i = 0; i < kSequences; ++i) {
+  const auto sequences = static_cast<int64_t>(with_image.size());
+  for (int64_t i = 0; i < sequences; ++i) {
+    const bool any = with_image[static_cast<size_t>(i)];
     for (int64_t t = 0; t < kLength; ++t) {
-      const bool image = t >= kText && t < kText + kImageTokens;
+      const bool image = any && t >= kText && t < kText + kImageTokens;
       tokens.push_back(static_cast<int32_t>(image ? kImageToken : (7 * t + 11 * i) % kImageToken));
     }
     offsets.push_back(static_cast<int32_t>(tokens.size()));
+    batch.images.of_sequence.emplace_back();
+    if (!any) continue;
     const at::Tensor pixels = at::arange(kSide * kSide * 3).mul(5 + 2 * i).remainder(251).to(at::kByte);
+    batch.images.of_sequence.back() = {static_cast<int64_t>(batch.images.all.size())};
     batch.images.all.push_back(make_image(kSide, kSide, pixels, "test"));
-    batch.images.of_sequence.push_back({static_cast<int32_t>(i)});
   }
   batch.tokens = at::tensor(tokens, at::kInt);
   batch.seq_offsets = at::tensor(offsets, at::kInt);
-  batch.prompt_lens = at::full({kSequences}, kText + kImageTokens + 1, at::kInt);
+  batch.prompt_lens = at::full({sequences}, kText + kImageTokens + 1, at::kInt);
   const ImageTokens images = image_tokens(*model().vision);
   const BatchLayout layout = check_layout(batch, kVocabulary, 256, &images);
-  const PackedTokens packed = gather(batch, layout, pack(layout, 0, kSequences, 4096).front(), 512);
-  CHECK(packed.images[1].row < 256 && packed.images[1].row + kImageTokens > 256);
-  return packed;
+  return gather(batch, layout, pack(layout, 0, sequences, 4096).front(), 512);
 }
 
+// The ranks of one that has a part of the rows, or of the matrices.
+struct Place {
+  const Exchange* exchange = nullptr;
+  const SequenceGroup* sequence = nullptr;
+  const ContextGroup* context = nullptr;
+
+  PackedTokens part(const PackedTokens& whole) const {
+    if (sequence != nullptr) return consecutive_rows(whole, sequence->rank(), sequence->size());
+    if (context != nullptr) return balanced_rows(whole, context->rank(), context->size());
+    return whole;
+  }
+};
+
 struct Gradients {
-  at::Tensor hidden;
+  at::Tensor hidden;       // of the predictions
+  at::Tensor predictions;  // which of the whole's these are; undefined: all
+  int64_t computed = 0;    // tokens of images
   std::vector<std::string> names;  // of parameters that are on every rank
   std::vector<at::Tensor> values;
 };
 
-Gradients tower_gradients(const Exchange* exchange, bool checkpointing) {
+Gradients tower_gradients(const Place& place, bool checkpointing, const PackedTokens& whole = rows()) {
   const ModelConfig config = model();
-  ParameterStore store(decoder_layout(config, std::nullopt, part_of(exchange)), at::kCPU, at::kFloat,
+  ParameterStore store(decoder_layout(config, std::nullopt, part_of(place.exchange)), at::kCPU, at::kFloat,
                        /*training=*/true, /*seed=*/7);
   store.initialize_missing();
-  Transformer transformer(config, store, at::kCPU, at::kFloat, nullptr, nullptr, std::nullopt, exchange);
+  Transformer transformer(config, store, at::kCPU, at::kFloat, nullptr, place.sequence, std::nullopt,
+                          place.exchange, nullptr, place.context);
   Stage& stage = transformer.stages().front();
-  const PackedTokens packed = rows();
+  const PackedTokens packed = place.part(whole);
   StagePass pass(true, checkpointing);
+  const at::Tensor hidden = stage.forward(&packed, {}, pass);
   Gradients found;
-  found.hidden = stage.forward(&packed, {}, pass);
+  found.predictions = packed.predictions;
+  found.hidden = hidden.narrow(0, 0, packed.predict_rows.size(0)).clone();
+  found.computed = pass.image_parts.own_tokens;
+  const int64_t all = whole.predict_rows.size(0);
+  const at::Tensor d_whole = at::arange(all * config.hidden_size, at::kFloat).sin().view({all, -1});
+  const at::Tensor d_hidden = at::zeros_like(hidden);
+  d_hidden.narrow(0, 0, found.hidden.size(0))
+      .copy_(found.predictions.defined() ? d_whole.index_select(0, found.predictions) : d_whole);
   stage.enter_head_backward(pass);
-  stage.backward(at::arange(found.hidden.numel(), at::kFloat).sin().view(found.hidden.sizes()), pass);
+  stage.backward(d_hidden, pass);
   for (const Parameter& parameter : store.all()) {
     if (!store.groups()[parameter.group].before_layers || parameter.info.name == "embed.weight") continue;
     found.names.push_back(parameter.info.name);
@@ -92,13 +121,16 @@ Gradients tower_gradients(const Exchange* exchange, bool checkpointing) {
 
 TEST(every_rank_finds_the_whole_gradient_of_its_tower) {
   set_num_threads(1);
-  const Gradients one = tower_gradients(nullptr, false);
+  // The second of two ranks begins in the second image.
+  const PackedTokens packed = rows();
+  CHECK(packed.images[1].row < 256 && packed.images[1].row + kImageTokens > 256);
+  const Gradients one = tower_gradients({}, false);
   CHECK(one.names.size() == 2 + 1 + 2 * 12 + 3 * 6);
   for (const bool sequence_parallel : {false, true}) {
     std::vector<Gradients> ranks(2);
     check_all(2, [&](Communicator& comm) {
       const Exchange exchange(comm, sequence_parallel);
-      ranks[static_cast<size_t>(comm.rank())] = tower_gradients(&exchange, sequence_parallel);
+      ranks[static_cast<size_t>(comm.rank())] = tower_gradients({&exchange}, sequence_parallel);
     });
     CHECK(ranks[0].hidden.equal(ranks[1].hidden));
     CHECK((ranks[0].hidden - one.hidden).abs().max().item<double>() < 1e-5);
@@ -110,6 +142,83 @@ TEST(every_rank_finds_the_whole_gradient_of_its_tower) {
       report(apart < 1e-4, __FILE__, __LINE__, one.names[i] + ": " + std::to_string(apart));
     }
   }
+}
+
+// Parts of the gradient, whose sum is the whole: each image is computed by one of the ranks, and its tokens
+// are rows of any.
+TEST(ranks_that_share_rows_share_the_images) {
+  set_num_threads(1);
+  struct Case {
+    int64_t ulysses, cp, tp;
+    std::vector<bool> with_image;
+  };
+  const std::vector<bool> all{true, true, true}, first{true, false, false}, last{false, true};
+  for (const Case& c : std::vector<Case>{{2, 1, 1, all},
+                                         {2, 1, 1, first},  // its rows are of one rank
+                                         {2, 1, 1, last},
+                                         {4, 1, 1, all},  // one rank computes none
+                                         {1, 2, 1, all},
+                                         {1, 2, 1, first},
+                                         {1, 4, 1, all},
+                                         {1, 2, 2, all},
+                                         {1, 2, 2, last}}) {
+    const PackedTokens whole = rows(c.with_image);
+    const Gradients one = tower_gradients({}, false, whole);
+    const int64_t parts = c.ulysses * c.cp, size = parts * c.tp;
+    std::vector<Gradients> ranks(static_cast<size_t>(size));
+    check_all(size, [&](Communicator& world) {
+      const int64_t rank = world.rank(), of = rank / c.tp;
+      std::vector<int64_t> sharing, peers;
+      for (int64_t part = 0; part < parts; ++part) sharing.push_back(part * c.tp + rank % c.tp);
+      for (int64_t t = 0; t < c.tp; ++t) peers.push_back(of * c.tp + t);
+      const auto rows_comm = world.split("rows" + std::to_string(rank % c.tp), sharing);
+      const auto tp_comm = world.split("matrices" + std::to_string(of), peers);
+      const Exchange exchange(*tp_comm, true);
+      const ContextGroup context(*rows_comm);
+      std::optional<SequenceGroup> sequence;
+      if (c.ulysses > 1) sequence.emplace(world, c.ulysses, model().num_heads);
+      ranks[static_cast<size_t>(rank)] =
+          tower_gradients({c.tp > 1 ? &exchange : nullptr, sequence ? &*sequence : nullptr,
+                           c.cp > 1 ? &context : nullptr},
+                          c.cp > 2, whole);
+    });
+    int64_t computed = 0;
+    for (int64_t rank = 0; rank < size; ++rank) {
+      const Gradients& own = ranks[static_cast<size_t>(rank)];
+      const at::Tensor expected = one.hidden.index_select(0, own.predictions);
+      CHECK(c.tp > 1 || own.hidden.equal(expected));
+      CHECK(own.hidden.numel() == 0 || (own.hidden - expected).abs().max().item<double>() < 1e-5);
+      if (rank % c.tp == 0) computed += own.computed;
+    }
+    CHECK(computed == one.computed);
+    for (size_t i = 0; i < one.names.size(); ++i) {
+      at::Tensor sum = at::zeros_like(one.values[i]);
+      for (int64_t part = 0; part < parts; ++part) {
+        const at::Tensor& own = ranks[static_cast<size_t>(part * c.tp)].values[i];
+        for (int64_t t = 1; t < c.tp; ++t) CHECK(own.equal(ranks[static_cast<size_t>(part * c.tp + t)].values[i]));
+        sum.add_(own);
+      }
+      const double apart = ((sum - one.values[i]).norm() / one.values[i].norm()).item<double>();
+      report(apart < 1e-4, __FILE__, __LINE__, one.names[i] + ": " + std::to_string(apart));
+    }
+  }
+}
+
+// Of the three images two are one rank's: it sends as much as a rank sends, twice.
+TEST(bytes_of_features_and_their_gradients) {
+  set_num_threads(1);
+  std::vector<int64_t> sent;
+  for (const bool images : {false, true}) {
+    PackedTokens whole = rows();
+    if (!images) whole.images.clear();
+    check_all(2, [&](Communicator& comm) {
+      const ContextGroup context(comm);
+      tower_gradients({nullptr, nullptr, &context}, false, whole);
+      if (comm.rank() == 0) sent.push_back(comm.log().bytes_sent());
+    });
+  }
+  const ModelConfig config = model();
+  CHECK(sent[1] - sent[0] == 2 * 4 * 2 * kImageTokens * config.hidden_size * 3);
 }
 
 // Counted once, written once, and by nobody but the first stage.
@@ -147,7 +256,9 @@ TEST(layouts_without_it_are_refused) {
           "behind the first 2 layers: expected all of these in the first part of the pipeline, got 1");
   options.pipeline = {};
   options.parallel.cp = 2;
-  refused(options, "do not share the rows of a model that reads images: expected cp and ulysses of 1, got 2");
+  give_delta(options.model, {true, false, true}, false);
+  options.model.vision->rope_axes = {0, 1};
+  refused(options, "the linear attention of qwen3 models goes through a sequence from row to row");
 }
 
 TEST_MAIN()

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "batch/image_parts.h"
 #include "batch/packing.h"
 #include "check.h"
 
@@ -106,6 +107,26 @@ TEST(prompts_are_the_same_only_with_their_images) {
     CHECK(packed.rotary_positions[2][placed.row + 1].item<int>() == 2);
   }
   CHECK(refuses([&] { check_layout(batch, 10, 64); }, "the model reads text alone"));
+}
+
+// The largest first, each to the part that has fewest tokens.
+TEST(images_are_spread_over_parts_by_their_tokens) {
+  std::vector<PlacedImage> images;
+  for (const int64_t tokens : {2, 7, 3, 4}) images.push_back({image(4, 4 * tokens, 1), 10, tokens});
+  const std::vector<std::vector<int64_t>> widths{{28, 8}, {16, 12}};
+  for (int64_t index = 0; index < 2; ++index) {
+    const ImageParts parts = image_parts(images, index, 2);
+    CHECK(parts.own.size() == 2);
+    for (size_t i = 0; i < 2; ++i) CHECK(parts.own[i].width == widths[static_cast<size_t>(index)][i]);
+    CHECK(parts.own_tokens == (index == 0 ? 9 : 7));
+    CHECK(parts.room == 9 && parts.places == 18);
+    CHECK((parts.first == std::vector<int64_t>{7, 0, 13, 9}));
+  }
+  const ImageParts alone = image_parts(images, 0, 1);
+  CHECK(alone.own.size() == 4 && alone.own[1].width == 28 && alone.places == 16);
+  CHECK((alone.first == std::vector<int64_t>{0, 2, 9, 12}));
+  const ImageParts none = image_parts({images[0]}, 2, 3);
+  CHECK(none.own.empty() && none.own_tokens == 0 && none.places == 6);
 }
 
 TEST_MAIN()

@@ -24,12 +24,6 @@ export function checkLayout(
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
         'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
     );
-  if (config.vision !== null && (ulysses > 1 || parallel.cp > 1))
-    throw badOption(
-      where,
-      `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: workers do not share the rows of a model that reads images (${dir}): ` +
-        'expected both to be 1 (parallel.tp, pp and ep share matrices, layers and experts)',
-    );
   if (config.numHeads % ulysses !== 0)
     throw badOption(
       where,

@@ -2,7 +2,7 @@
 import { validate } from '../../../ts/cli/validate';
 import { configuredPlan } from '../../../ts/planner/from_config';
 import { SHARDED_MODEL as MODEL } from '../../helpers/sharded';
-import { VISION_MODEL } from '../../helpers/vision_model';
+import { VISION_MODEL, visionModel } from '../../helpers/vision_model';
 import { MINIMAL, writeConfig } from '../config/write_config';
 
 const printed = async (keys: string[], text = MINIMAL): Promise<string> => {
@@ -29,8 +29,14 @@ test.each([
     /actor_rollout_ref\.rollout\.mode: .* reads images/,
   ],
   [
-    [GRPO, 'trainer.n_gpus_per_node=2', 'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2'],
-    /parallel\.ulysses 2, parallel\.cp 1: workers do not share the rows of a model that reads images/,
+    [
+      GRPO,
+      `${POLICY}=${visionModel('qwen3_5').options.model}`,
+      'actor_rollout_ref.model.read_images=true',
+      'trainer.n_gpus_per_node=2',
+      'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2',
+    ],
+    /parallel\.ulysses 2, parallel\.cp 1: the linear attention of the model/,
   ],
   [
     [GRPO, 'actor_rollout_ref.model.lora_rank=2', 'actor_rollout_ref.model.target_modules=[q_prj]'],
@@ -40,8 +46,20 @@ test.each([
   await expect(printed([reads, ...keys])).rejects.toThrow(message);
 });
 
-test('what a model can do is validated, and it was looked at', async () => {
-  const text = await printed([reads, GRPO, 'actor_rollout_ref.model.lora_rank=2']);
+const MEGATRON = 'actor_rollout_ref.actor.megatron';
+test.each([
+  [['actor_rollout_ref.model.lora_rank=2']],
+  [['trainer.n_gpus_per_node=2', 'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2']],
+  [
+    [
+      'trainer.n_gpus_per_node=4',
+      'actor_rollout_ref.actor.strategy=megatron',
+      `${MEGATRON}.context_parallel_size=2`,
+      `${MEGATRON}.tensor_model_parallel_size=2`,
+    ],
+  ],
+])('what a model that reads images can do is validated, and it was looked at: %j', async (keys) => {
+  const text = await printed([reads, GRPO, ...keys]);
   expect(text).toContain('is a valid configuration of troupe train');
   expect(text).not.toContain('not looked at');
 });
