@@ -37,7 +37,7 @@ struct StagePass {
   int64_t total_rows = 0;  // T, of the last block's output
   // Of a model that reads images: those of the rows, and where the tower is trained what its backward takes.
   ImageRows images;
-  ImageParts image_parts;
+  ImageParts image_parts;  // with those of the ranks that share the rows
   bool image_training = false;
   VisionPass vision;
   ImageFeatures image_gradients;

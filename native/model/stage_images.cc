@@ -19,11 +19,8 @@ at::Tensor side_by_side(const ImageFeatures& features) {
 }
 
 ImageFeatures one_by_one(const at::Tensor& columns, int64_t kinds) {
-  std::vector<at::Tensor> each;
-  for (const at::Tensor& kind : columns.chunk(kinds, 1)) each.push_back(kind.contiguous());
-  ImageFeatures features{each.front(), {}};
-  features.deepstack.assign(each.begin() + 1, each.end());
-  return features;
+  const std::vector<at::Tensor> each = columns.chunk(kinds, 1);
+  return {each.front(), {each.begin() + 1, each.end()}};
 }
 
 }  // namespace
@@ -51,8 +48,7 @@ void Stage::compute_images(const PackedTokens& packed, StagePass& pass) {
       vision_->forward(pass.image_parts.own, kept, pass.checkpointing, "forward", access_);
   if (packed.images.empty()) return;
   if (ranks != nullptr) features = gather_features(features, pass.image_parts);
-  const at::Tensor part =
-      packed.rows.defined() ? packed.rows : at::arange(packed.tokens.size(0), at::kLong);
+  const at::Tensor part = packed.rows.defined() ? packed.rows : at::arange(packed.tokens.size(0), at::kLong);
   pass.images = ImageRows::of(packed.images, pass.image_parts, features,
                               exchange_ != nullptr ? exchange_->own(part) : part);
   pass.image_training = kept != nullptr;

@@ -82,7 +82,11 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
     SHARE_ROWS,
   ],
   ['fsdp 2 x ulysses 2', ['four', { parallel: { ulysses: 2 } }], SHARE_ROWS],
-  ['cp 2, with checkpointing', ['two', { ...AT_ONCE, parallel: { cp: 2 }, gradientCheckpointing: true }], SHARE_ROWS],
+  [
+    'cp 2, with checkpointing',
+    ['two', { ...AT_ONCE, parallel: { cp: 2 }, gradientCheckpointing: true }],
+    SHARE_ROWS,
+  ],
   ['cp 2, in several micro-batches', ['two', { parallel: { cp: 2 } }], SHARE_ROWS],
   ['fsdp 2 x cp 2', ['four', { ...AT_ONCE, parallel: { cp: 2 } }], SHARE_ROWS],
   ['cp 2 x tp 2, sequence parallel', ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 } }], SHARE_ROWS],
@@ -93,7 +97,11 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
     ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 }, freezeVisionTower: true }],
     SHARE_ROWS,
   ],
-  ['adapters under ulysses 2', ['two', { parallel: { ulysses: 2 }, lora: { rank: 2, alpha: 4 } }], SHARE_ROWS],
+  [
+    'adapters under ulysses 2',
+    ['two', { parallel: { ulysses: 2 }, lora: { rank: 2, alpha: 4 } }],
+    SHARE_ROWS,
+  ],
 ];
 
 /** qwen3_vl with the embeddings as its head, as Qwen3-VL 2B and 4B have it. */
@@ -125,6 +133,24 @@ test('embeddings that are the head, too, on two stages', async () => {
   expectCloseMetrics(actual.metrics, expected.metrics);
   expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(2e-5);
 });
+
+// The tower's rows, too, whichever worker computes an image.
+test.each(SHARE_ROWS.flatMap((name) => (['float32', 'bfloat16'] as const).map((dtype) => ({ name, dtype }))))(
+  'log-probs of $name in $dtype have the bits of one worker where ranks share rows',
+  async ({ name, dtype }) => {
+    const batch = await visionModel(name).batch();
+    const run = (workers: keyof Groups, parallel: Layout['parallel']) =>
+      withActor(on(name, [workers, { ...AT_ONCE, dtype, optim: null, parallel: parallel ?? {} }]), (actor) =>
+        actor.computeLogProb(batch, { entropy: true }),
+      );
+    const expected = await run('one', {});
+    for (const count of [2, 4]) {
+      const workers = count === 2 ? 'two' : 'four';
+      expect(await run(workers, { ulysses: count })).toEqual(expected);
+      expect(await run(workers, { cp: count })).toEqual(expected);
+    }
+  },
+);
 
 describe.each(VISION_NAMES)('%s', (name) => {
   const own = LAYOUTS.filter(([, , names = VISION_NAMES]) => names.includes(name));

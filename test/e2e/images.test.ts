@@ -224,7 +224,9 @@ describe('several workers compute what one does', () => {
       const expected = of(one, metric);
       expect(expected).toHaveLength(2);
       for (const [step, value] of of(several, metric).entries())
-        expect(Math.abs(value - (expected[step] as number))).toBeLessThan(1e-4 * Math.max(1, Math.abs(value)));
+        expect(Math.abs(value - (expected[step] as number))).toBeLessThan(
+          1e-4 * Math.max(1, Math.abs(value)),
+        );
     }
     // Of the tower and of the decoder: how far the two models are from each other, against how far they went.
     const tensors = (model: string) => readSafetensors(join(model, 'model.safetensors'));
