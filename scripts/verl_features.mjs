@@ -2,8 +2,6 @@
 // of the importer's, to hold it against (scripts/verl_scripts.mjs).
 
 const CASES = {
-  'Megatron in a supervised run': ({ program, text }) =>
-    /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>
     /pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
       text,

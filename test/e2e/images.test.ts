@@ -9,6 +9,7 @@ import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
+import { expectCloseMetrics } from '../helpers/layout_runs';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
 import { floats, readSafetensors } from '../helpers/safetensors';
 import { writeVisionModel } from '../helpers/vision_directory';
@@ -362,6 +363,36 @@ test('SFT learns it from examples', async () => {
     typeof line['val/loss'] === 'number' ? [line['val/loss']] : [],
   );
   expect(losses.at(-1)).toBeLessThan(0.5);
+});
+
+test('SFT over workers that share matrices and layers is that of one; they do not share rows', async () => {
+  const configured = (name: string, ...overrides: string[]) =>
+    loadSftConfig(file('sft.yaml'), [
+      'trainer.total_training_steps=3',
+      'trainer.test_freq=3',
+      'optim.lr=1e-4',
+      `trainer.default_local_dir=${file(name)}`,
+      ...overrides,
+    ]);
+  const metrics = async (name: string, ...overrides: string[]) => {
+    const { runDirectory } = await new SftTrainer(configured(name, ...overrides)).fit();
+    return readLines(join(runDirectory, 'metrics.jsonl'));
+  };
+  const megatron = ['engine.strategy=megatron', 'trainer.n_gpus_per_node=4'];
+  const sizes = ['tensor_model_parallel_size=2', 'pipeline_model_parallel_size=2'];
+  const expected = await metrics('sft-one');
+  expect(expected.at(-1)).toHaveProperty('val/loss');
+  expectCloseMetrics(
+    await metrics('sft-four', ...megatron, ...sizes.map((key) => `engine.${key}`)),
+    expected,
+  );
+  const launcher = () => {
+    throw new Error('a worker was started');
+  };
+  const shared = configured('sft-no', ...megatron, 'engine.context_parallel_size=2');
+  await expect(new SftTrainer(shared, { launcher: launcher as never }).fit()).rejects.toThrow(
+    /^\[engine\] parallel\.ulysses 1, parallel\.cp 2: workers do not share the rows of a model that reads images/,
+  );
 });
 
 test.each([

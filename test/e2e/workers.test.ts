@@ -109,6 +109,11 @@ it('supervised fine-tuning over two workers is that of one', async () => {
   const keys = sharded.map((key) => `model.fsdp_config.${key}`);
   expectDone(await run('sft-keys', 'trainer.n_gpus_per_node=2', ...keys).exited);
   expectClose(metrics('sft-keys'), metrics('sft-one'));
+  const megatron = ['strategy=megatron', 'tensor_model_parallel_size=2', 'pipeline_model_parallel_size=2'];
+  expectDone(
+    await run('sft-megatron', 'trainer.n_gpus_per_node=4', ...megatron.map((key) => `engine.${key}`)).exited,
+  );
+  expectClose(metrics('sft-megatron'), metrics('sft-one'));
 });
 
 it('a worker that dies ends the run with one error; the run goes on to the same numbers, bit for bit', async () => {

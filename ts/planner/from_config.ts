@@ -197,7 +197,7 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
   const { data } = config;
   const settings = sftSettings(config);
   const load = {
-    sequences: Math.ceil((data.train_batch_size * settings.ulysses) / target.worldSize),
+    sequences: Math.ceil((data.train_batch_size * sharingRanks(settings)) / target.worldSize),
     longest: data.max_length,
     response: data.max_length - 1,
   };

@@ -43,7 +43,7 @@ export function checkModels(config: ResolvedConfig, roles: RunRoles, absent: rea
     checkDecoding(config, readModelShape(actor.model, actor.head, actor.keys.model, actor).config);
 }
 
-/** As checkModels, for `troupe sft`. */
+/** As {@link checkModels}, for `troupe sft`. */
 export function checkSftModel(config: ResolvedSftConfig): void {
   checkRole(sftSettings(config), policyRanks(config));
 }

@@ -2,10 +2,7 @@ import type { ResolvedConfig } from '../config/config';
 import type { OptimOptions } from '../engine/engine_options';
 
 /** The keys of an `optim` section that both programs share. */
-export type OptimSection = Omit<
-  ResolvedConfig['actor_rollout_ref']['actor']['optim'],
-  'num_cycles' | 'min_lr'
-> & { min_lr?: number };
+export type OptimSection = ResolvedConfig['actor_rollout_ref']['actor']['optim'];
 
 /** `totalSteps`: of the run, when the section does not say where its schedule ends. `gradClip` 0: no clipping. */
 export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: number): OptimOptions {
@@ -20,6 +17,6 @@ export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: 
     schedule: optim.lr_scheduler_type,
     warmupSteps: warmup,
     totalSteps: total,
-    minLrRatio: optim.min_lr ? optim.min_lr / optim.lr : optim.min_lr_ratio,
+    minLrRatio: optim.min_lr > 0 ? optim.min_lr / optim.lr : optim.min_lr_ratio,
   };
 }

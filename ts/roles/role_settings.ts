@@ -2,6 +2,7 @@
 import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { usesLora } from '../config/derived/roles';
+import { sftRole } from '../config/derived/sft_role';
 import { ulyssesOf } from '../config/derived/ulysses';
 import type { EngineOptions } from '../engine/engine_options';
 import type { Head } from '../model/hf_config';
@@ -68,15 +69,17 @@ const REFERENCE = 'actor_rollout_ref.ref';
 const ROLLOUT = 'actor_rollout_ref.rollout';
 const REWARD_MODEL = 'reward.reward_model';
 
+type Learner = ResolvedConfig['critic'];
+
 interface MegatronRole {
-  strategy: ResolvedConfig['critic']['strategy'];
+  strategy: Learner['strategy'];
   megatron: MegatronKeys;
 }
 
-/** How a role is spread, by the section that its strategy names. */
+/** How a role is spread, by the section that its strategy names: of the layout, or of FSDP. */
 function spreadOf<Fsdp extends ShardingKeys>(
   role: MegatronRole,
-  roleSection: string,
+  layoutSection: string,
   fsdp: Fsdp,
   fsdpSection: string,
 ): Pick<RoleSettings, 'fsdp' | 'layout'> & { section: string } {
@@ -85,17 +88,25 @@ function spreadOf<Fsdp extends ShardingKeys>(
   return {
     fsdp: megatronSharding(megatron),
     layout: megatronLayout(megatron),
-    section: `${roleSection}.megatron`,
+    section: layoutSection,
   };
 }
 
 /** Compute dtype of a role that learns, by the section that its strategy names. */
 const dtypeOf = (
-  { strategy, megatron }: Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>,
+  { strategy, megatron }: Pick<Learner, 'strategy' | 'megatron'>,
   fsdp: { dtype: RoleSettings['dtype'] },
 ): RoleSettings['dtype'] => (strategy === 'megatron' ? megatron.dtype : fsdp.dtype);
 
-type Strategy = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
+interface Strategy {
+  strategy: Learner['strategy'];
+  megatron: {
+    override_transformer_config: Pick<
+      Learner['megatron']['override_transformer_config'],
+      'recompute_granularity'
+    >;
+  };
+}
 
 /** What Megatron's section says of recomputation; null: nothing, or it is not read. */
 const granularityOf = ({ strategy, megatron }: Strategy): 'full' | 'selective' | null =>
@@ -108,10 +119,10 @@ function recomputesBlocks(role: Strategy, model: { enable_gradient_checkpointing
 }
 
 /** The key that makes it do so. */
-const recomputingKey = (role: Strategy, section: string, model: string): string =>
+const recomputingKey = (role: Strategy, layoutSection: string, model: string): string =>
   granularityOf(role) === null
     ? `${model}.enable_gradient_checkpointing=true`
-    : `${section}.megatron.override_transformer_config.recompute_granularity=full`;
+    : `${layoutSection}.override_transformer_config.recompute_granularity=full`;
 
 interface PolicyModel {
   readonly path: string;
@@ -125,7 +136,7 @@ const tokenizerOf = (model: PolicyModel): SavedTokenizer => ({
 });
 
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
-  const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
+  const spread = spreadOf(actor, `${ACTOR}.megatron`, actor.fsdp_config, `${ACTOR}.fsdp_config`);
   return {
     name: 'actor',
     model: model.path,
@@ -149,7 +160,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
       lora: 'actor_rollout_ref.model',
       capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: recomputingKey(actor, ACTOR, 'actor_rollout_ref.model'),
+      gradientCheckpointing: recomputingKey(actor, `${ACTOR}.megatron`, 'actor_rollout_ref.model'),
       sharding: spread.section,
       placement: spread.section,
     },
@@ -163,7 +174,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
   const actor = actorSettings(config);
   const fsdp = { ...actor.fsdp, optimizer_offload: false, grad_offload: false, ...ref.fsdp_config };
   const role = { strategy: learner.strategy, megatron: ref.megatron };
-  const spread = spreadOf(role, REFERENCE, fsdp, `${REFERENCE}.fsdp_config`);
+  const spread = spreadOf(role, `${REFERENCE}.megatron`, fsdp, `${REFERENCE}.fsdp_config`);
   const megatron = learner.strategy === 'megatron';
   return {
     ...actor,
@@ -231,7 +242,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
       lora: 'critic.model',
       capacity: 'critic.ppo_max_token_len_per_gpu',
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: recomputingKey(critic, 'critic', 'critic.model'),
+      gradientCheckpointing: recomputingKey(critic, 'critic.megatron', 'critic.model'),
       sharding: spread.section,
       placement: spread.section,
     },
@@ -241,7 +252,12 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
 /** Of a configuration that names one. */
 export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
   const keys = reward.reward_model;
-  const spread = spreadOf(keys, REWARD_MODEL, keys.model.fsdp_config, `${REWARD_MODEL}.model.fsdp_config`);
+  const spread = spreadOf(
+    keys,
+    `${REWARD_MODEL}.megatron`,
+    keys.model.fsdp_config,
+    `${REWARD_MODEL}.model.fsdp_config`,
+  );
   const megatron = keys.strategy === 'megatron';
   return {
     name: 'reward model',
@@ -274,24 +290,22 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
 }
 
 /** The model of `troupe sft`. */
-export function sftSettings({
-  data,
-  model,
-  optim,
-  ulysses_sequence_parallel_size: ulysses,
-}: ResolvedSftConfig): RoleSettings {
+export function sftSettings(config: ResolvedSftConfig): RoleSettings {
+  const { data, model, optim, ulysses_sequence_parallel_size: ulysses } = config;
+  const role = sftRole(config);
+  const spread = spreadOf(role, 'engine', model.fsdp_config, 'model.fsdp_config');
   return {
     name: 'actor',
     model: model.path,
     tokenizer: tokenizerOf(model),
     head: 'lm',
     dtype: model.dtype,
-    fsdp: model.fsdp_config,
+    fsdp: spread.fsdp,
     reduction: model.fsdp_config.gradient_reduction,
-    layout: WHOLE_MODEL,
+    layout: spread.layout,
     ulysses,
     tokensPerRank: data.max_token_len_per_gpu,
-    gradientCheckpointing: model.enable_gradient_checkpointing,
+    gradientCheckpointing: recomputesBlocks(role, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
     lora: loraOptions(model),
@@ -299,12 +313,12 @@ export function sftSettings({
     keys: {
       model: 'model.path',
       ulysses: 'ulysses_sequence_parallel_size',
-      layout: 'model',
+      layout: role.strategy === 'megatron' ? 'engine' : 'model',
       lora: 'model',
       capacity: 'data.max_token_len_per_gpu',
       dtype: 'model.dtype',
-      gradientCheckpointing: 'model.enable_gradient_checkpointing=true',
-      sharding: 'model.fsdp_config',
+      gradientCheckpointing: recomputingKey(role, 'engine', 'model'),
+      sharding: spread.section,
       placement: 'model.fsdp_config',
     },
   };

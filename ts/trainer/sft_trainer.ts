@@ -16,6 +16,7 @@ import { planSft } from '../planner/from_config';
 import type { PlanSpec } from '../planner/plan';
 import { planFile } from '../planner/plan_file';
 import type { Observed } from '../records/run_records';
+import { checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
@@ -211,6 +212,7 @@ export class SftTrainer {
   ): Promise<SftEngine> => {
     const { trainer } = config;
     const { launcher } = this.options;
+    checkSftModel(config);
     const device = chosenDevice(config, launcher, (line) => this.options.log?.(line));
     if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
     const calls = config.logging?.trace ? new CallLog() : null;

@@ -222,8 +222,8 @@ describe('the SFT trainer', () => {
   });
 
   it('is refused with another engine', () => {
-    expect(script('engine=megatron model.path=./m').notMapped).toEqual([
-      { key: 'engine=megatron', why: expect.stringMatching(/^needs another engine than FSDP/) },
+    expect(script('engine=veomni model.path=./m').notMapped).toEqual([
+      { key: 'engine=veomni', why: expect.stringMatching(/^needs another engine than FSDP or Megatron/) },
     ]);
   });
 

@@ -1,8 +1,9 @@
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
+import { sftRole } from '../derived/sft_role';
 import { teachersOf } from '../derived/teachers';
-import { sharingRanks } from '../derived/ulysses';
+import { contextOf, sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 
@@ -99,12 +100,10 @@ function pools(config: ResolvedConfig): string[] {
   return [`pools: ${parts.join('; ')}; ${policy + rollout + reward} worker processes`];
 }
 
-function sftArithmetic({
-  data,
-  trainer,
-  ulysses_sequence_parallel_size: sharing,
-}: ResolvedSftConfig): string[] {
-  const ranks = policyRanks({ trainer });
+function sftArithmetic(config: ResolvedSftConfig): string[] {
+  const { data, trainer, ulysses_sequence_parallel_size: ulysses } = config;
+  const ranks = policyRanks(config);
+  const sharing = ulysses * contextOf(sftRole(config));
   return [
     `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
       `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,

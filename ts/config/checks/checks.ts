@@ -9,7 +9,7 @@ import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
-import { checkMegatronLayouts } from '../derived/megatron_layout';
+import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { checkProfile, checkSftProfile } from '../derived/profile';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
@@ -170,6 +170,8 @@ export function checkSft(config: ResolvedSftConfig): void {
   reportAll([
     ...runChecks(config),
     () => checkUlyssesSize('', ulysses, ranks),
+    () => checkSftLayout(config),
+    () => checkOptim('optim', config.optim),
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
     () => checkSftProfile(config, ranks),
   ]);

@@ -2,7 +2,10 @@ import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
 /** The end of a cosine is said once, and is no more than its beginning. `section`: where `optim` stands. */
-export function checkOptim(section: string, optim: ResolvedConfig['critic']['optim']): void {
+export function checkOptim(
+  section: string,
+  optim: Pick<ResolvedConfig['critic']['optim'], 'lr' | 'min_lr' | 'min_lr_ratio'>,
+): void {
   const { lr, min_lr: least, min_lr_ratio: ratio } = optim;
   if (least === 0) return;
   const key = `${section}.min_lr`;

@@ -2,16 +2,18 @@
 import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { fsdpConfig } from '../schema/role_parts';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { expertRanks } from './expert_ranks';
-import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
+import { POLICY_KEYS, policyRanks, rewardRanks, rewardRanksKeys } from './pools';
 import { needsCritic, needsReference, needsRewardModel, usesLora } from './roles';
+import { sftRole } from './sft_role';
 import { ulyssesOf } from './ulysses';
 
 type Learner = ResolvedConfig['critic'];
 interface Role {
-  /** Section of its keys. */
-  section: string;
-  /** Key that decides whether the section megatron is read. */
+  /** Section of the keys of its layout. */
+  layout: string;
+  /** Key that decides whether that section is read. */
   strategyKey: string;
   strategy: Learner['strategy'];
   /** What is about layouts. */
@@ -22,6 +24,9 @@ interface Role {
     >;
   fsdpSection: string;
   fsdp: Readonly<Record<string, unknown>>;
+  /** Of `fsdp`, what the section of the layout says in its place. */
+  replaced: readonly (typeof IN_MEGATRON)[number][];
+  ulyssesKey: string;
   ulysses: number;
   workers: number;
   /** Keys whose product the workers are. */
@@ -36,11 +41,11 @@ const NOT_IN_MEGATRON = ['offload_policy', 'reshard_after_forward', 'fsdp_size',
 /** @throws ConfigError for groups that do not divide the workers, and for keys that the strategy does not read */
 export function checkMegatronLayouts(config: ResolvedConfig): void {
   const { actor_rollout_ref: roles, critic, reward } = config;
-  const policy = { workers: policyRanks(config), workersKeys: 'trainer.nnodes x trainer.n_gpus_per_node' };
+  const policy = { workers: policyRanks(config), workersKeys: POLICY_KEYS };
   const { actor, ref } = roles;
   const actorKey = 'actor_rollout_ref.actor.strategy';
   checkRole({
-    section: 'actor_rollout_ref.actor',
+    ...ofSection('actor_rollout_ref.actor'),
     strategyKey: actorKey,
     strategy: actor.strategy,
     megatron: actor.megatron,
@@ -51,7 +56,7 @@ export function checkMegatronLayouts(config: ResolvedConfig): void {
   });
   if (needsReference(config) && !usesLora(roles.model))
     checkRole({
-      section: 'actor_rollout_ref.ref',
+      ...ofSection('actor_rollout_ref.ref'),
       strategyKey: actorKey,
       strategy: actor.strategy,
       megatron: ownEnds(ref.megatron, actor.megatron),
@@ -62,7 +67,7 @@ export function checkMegatronLayouts(config: ResolvedConfig): void {
     });
   if (needsCritic(config))
     checkRole({
-      section: 'critic',
+      ...ofSection('critic'),
       strategyKey: 'critic.strategy',
       strategy: critic.strategy,
       megatron: critic.megatron,
@@ -74,7 +79,7 @@ export function checkMegatronLayouts(config: ResolvedConfig): void {
   if (!needsRewardModel(config)) return;
   const { reward_model: model } = reward;
   checkRole({
-    section: 'reward.reward_model',
+    ...ofSection('reward.reward_model'),
     strategyKey: 'reward.reward_model.strategy',
     strategy: model.strategy,
     megatron: model.megatron,
@@ -85,6 +90,28 @@ export function checkMegatronLayouts(config: ResolvedConfig): void {
     workersKeys: rewardRanksKeys(config),
   });
 }
+
+/** @throws ConfigError as {@link checkMegatronLayouts} */
+export function checkSftLayout(config: ResolvedSftConfig): void {
+  checkRole({
+    ...sftRole(config),
+    layout: 'engine',
+    strategyKey: 'engine.strategy',
+    fsdpSection: 'model.fsdp_config',
+    fsdp: config.model.fsdp_config,
+    replaced: [],
+    ulyssesKey: 'ulysses_sequence_parallel_size',
+    ulysses: config.ulysses_sequence_parallel_size,
+    workers: policyRanks(config),
+    workersKeys: POLICY_KEYS,
+  });
+}
+
+const ofSection = (section: string): Pick<Role, 'layout' | 'ulyssesKey' | 'replaced'> => ({
+  layout: `${section}.megatron`,
+  ulyssesKey: `${section}.ulysses_sequence_parallel_size`,
+  replaced: IN_MEGATRON,
+});
 
 type RefMegatron = ResolvedConfig['actor_rollout_ref']['ref']['megatron'];
 
@@ -113,11 +140,11 @@ const NO_ENDS: RefMegatron['override_transformer_config'] = {
 };
 
 function checkRole(role: Role): void {
-  const { section, megatron, strategy, fsdp, fsdpSection, ulysses, workers, workersKeys } = role;
+  const { layout, megatron, strategy, fsdp, fsdpSection, ulyssesKey, ulysses, workers, workersKeys } = role;
   const refuse = (path: string, message: string): never => {
     throw new ConfigError(`${path}: ${message}`, path);
   };
-  const key = (name: string): string => `${section}.megatron.${name}`;
+  const key = (name: string): string => `${layout}.${name}`;
   const tp = megatron.tensor_model_parallel_size;
   const pp = megatron.pipeline_model_parallel_size;
   const cp = megatron.context_parallel_size;
@@ -154,7 +181,7 @@ function checkRole(role: Role): void {
   if (cp > 1 && ulysses > 1)
     refuse(
       key('context_parallel_size'),
-      `expected 1 beside ${section}.ulysses_sequence_parallel_size ${ulysses}, got ${cp}: both share the tokens of every sequence`,
+      `expected 1 beside ${ulyssesKey} ${ulysses}, got ${cp}: both share the tokens of every sequence`,
     );
   if (!Number.isInteger(ep))
     refuse(
@@ -171,7 +198,7 @@ function checkRole(role: Role): void {
   if (tp > 1 && ulysses > 1)
     refuse(
       key('tensor_model_parallel_size'),
-      `expected 1 beside ${section}.ulysses_sequence_parallel_size ${ulysses}, got ${tp}: both share the attention heads`,
+      `expected 1 beside ${ulyssesKey} ${ulysses}, got ${tp}: both share the attention heads`,
     );
   if (vpp > 1 && pp === 1)
     refuse(
@@ -186,7 +213,7 @@ function checkRole(role: Role): void {
     const { value } = fsdpConfig[name as (typeof IN_MEGATRON)[number]];
     return name in fsdp && fsdp[name] !== value;
   };
-  for (const name of IN_MEGATRON)
+  for (const name of role.replaced)
     if (given(name)) refuse(`${fsdpSection}.${name}`, `not read beside strategy megatron: give ${key(name)}`);
   for (const name of NOT_IN_MEGATRON)
     if (given(name))

@@ -9,7 +9,8 @@ import { needsRewardModel } from './roles';
 const REWARD = 'reward.reward_model';
 const SWITCH = `${REWARD}.enable_resource_pool`;
 const ROLLOUT = 'actor_rollout_ref.rollout';
-const POLICY_KEYS = 'trainer.nnodes x trainer.n_gpus_per_node';
+/** The keys whose product is {@link policyRanks}, for messages. */
+export const POLICY_KEYS = 'trainer.nnodes x trainer.n_gpus_per_node';
 
 /** Of actor, reference and critic; of generation and of the reward model, where they do not share theirs. */
 export type PoolName = 'policy' | 'rollout' | 'reward';

@@ -1,4 +1,5 @@
-// verl's keys of its Megatron engine, below actor and critic; those of roles that do not learn: inference_megatron_section.ts.
+// verl's keys of its Megatron engine, below actor and critic; those of roles that do not learn: inference_megatron_section.ts; of `troupe sft`:
+// sft_engine_section.ts.
 import { bool, choice, count, dtype, field, fixed, ignored, needs, num, orNull, sectionNeeds } from './field';
 import { FUSED, NO_PADDING } from './reasons';
 
@@ -18,6 +19,9 @@ const KERNELS = [
   'moe_shared_expert_overlap',
 ];
 
+/** Why `moe_aux_loss_coeff` changes nothing. */
+export const NOT_BALANCED = 'it has no effect with moe_router_load_balancing_type none, verl’s default';
+
 /** Of `override_transformer_config`, what means the same for every role. */
 export const transformer = {
   moe_router_load_balancing_type: fixed(
@@ -25,7 +29,7 @@ export const transformer = {
     'actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss, over the whole mini-batch whatever its micro-batches',
   ),
   moe_aux_loss_coeff: ignored(
-    'it has no effect with moe_router_load_balancing_type none, verl’s default; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss',
+    `${NOT_BALANCED}; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss`,
   ),
   moe_z_loss_coeff: ignored('the role does not learn'),
   moe_permute_fusion: ignored('experts get their rows one way'),
@@ -89,6 +93,14 @@ export const routerReplaySection = {
   replay_file: needs('routing in files'),
 };
 
+/** `capacity`: key of the tokens per micro-batch. */
+export const contextSize = (capacity: string) =>
+  field(
+    count('ranks'),
+    1,
+    `Neighbouring workers that each have some of the tokens of every sequence, and room for ${capacity} of them: times tensor_model_parallel_size and pipeline_model_parallel_size it divides the workers.`,
+  );
+
 /** How a model lies on workers that share every matrix or its layers, where `strategy` is megatron; docs/distributed.md. */
 export const megatronSection = {
   tensor_model_parallel_size: field(
@@ -125,11 +137,7 @@ export const megatronSection = {
   grad_offload: field(bool, false, 'As that of fsdp_config.'),
   optimizer_offload: field(bool, false, 'As that of fsdp_config.'),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  context_parallel_size: field(
-    count('ranks'),
-    1,
-    'Neighbouring workers that each have some of the tokens of every sequence, and room for ppo_max_token_len_per_gpu of them: times tensor_model_parallel_size and pipeline_model_parallel_size it divides the workers.',
-  ),
+  context_parallel_size: contextSize('ppo_max_token_len_per_gpu'),
   expert_model_parallel_size: field(
     count('ranks'),
     1,

@@ -1,4 +1,4 @@
-// Options of AdamW and its schedule, below actor and critic.
+// Options of AdamW and its schedule, below actor and critic; what of them `troupe sft` shares.
 import { RUN_LIMITS } from '../../base/limits';
 import { betas, choice, type Fixed, field, fixed, ignored, int, moved, num } from './field';
 
@@ -14,16 +14,20 @@ const UNCHANGED = {
   overlap_cpu_optimizer_d2h_h2d: [true, false],
 };
 
-const OVERRIDE: Fixed = {
+/** Megatron's adam has the decoupled weight decay of AdamW. */
+export const ADAMW = fixed(['AdamW', 'adam'], 'AdamW is the optimiser');
+
+/** `offload`: key of moments on the host. */
+export const overrideOptimizer = (offload: string): Fixed => ({
   ...fixed(
     [{}],
-    'AdamW is the optimiser: give its options beside this section, and megatron.optimizer_offload of the role for moments on the host',
+    `AdamW is the optimiser: give its options beside this section, and ${offload} for moments on the host`,
   ),
   only: UNCHANGED,
-};
+});
 
 /** What verl's optimiser of Megatron has beside that of FSDP. */
-const megatronOptim = {
+export const megatronOptim = {
   lr_decay_style: moved('lr_scheduler_type'),
   min_lr: field(
     num(0, RUN_LIMITS.learningRate),
@@ -77,10 +81,9 @@ export const optim = (lr: number, role: string) => ({
   min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
   num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
   warmup_style: moved('lr_scheduler_type'),
-  // Megatron's adam has the decoupled weight decay of AdamW.
-  optimizer: fixed(['AdamW', 'adam'], 'AdamW is the optimiser'),
+  optimizer: ADAMW,
   optimizer_impl: ignored('the optimiser is our own AdamW'),
-  override_optimizer_config: OVERRIDE,
+  override_optimizer_config: overrideOptimizer('megatron.optimizer_offload of the role'),
   zero_indexed_step: fixed(
     [true],
     'schedules count from 0: with warm-up the first step has a learning rate of 0',

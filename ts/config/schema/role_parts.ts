@@ -36,12 +36,15 @@ export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat
   reduce_dtype: ['fp32', 'float32'],
   buffer_dtype: ['fp32', 'float32'],
 });
-/** Both names of FSDP mean the one engine that there is, spread by fsdp_config; megatron: by the keys of that section. */
-export const ENGINE_STRATEGY = field(
-  choice('fsdp', 'fsdp2', 'megatron'),
-  'fsdp',
-  'fsdp (fsdp2 means the same): the model is spread as fsdp_config says; megatron: as the section megatron says.',
-);
+/** Both names of FSDP mean the one engine that there is, spread by `fsdp`; megatron: by other keys. */
+const engineStrategy = (fsdp: string, megatron: string) =>
+  field(
+    choice('fsdp', 'fsdp2', 'megatron'),
+    'fsdp',
+    `fsdp (fsdp2 means the same): the model is spread as ${fsdp} says; megatron: as ${megatron}.`,
+  );
+export const ENGINE_STRATEGY = engineStrategy('fsdp_config', 'the section megatron says');
+export const SFT_STRATEGY = engineStrategy('model.fsdp_config', 'the keys beside this one say');
 /** Both names of FSDP mean the one engine that there is. */
 export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
 const EDIT_CONFIG = `${missing('a changed config.json')}: edit config.json of the model directory instead`;

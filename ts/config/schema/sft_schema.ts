@@ -28,17 +28,10 @@ import {
 import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
+import { ADAMW, megatronOptim, overrideOptimizer } from './optim_section';
 import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import {
-  MIXED_PRECISION,
-  MTP,
-  overrideConfig,
-  readImages,
-  STRATEGY,
-  sftRouterZLoss,
-  sharding,
-} from './role_parts';
+import { MIXED_PRECISION, MTP, overrideConfig, readImages, sftRouterZLoss, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
@@ -138,7 +131,7 @@ export const sftSchema = {
       use_torch_compile: ignored(TORCH_ONLY),
       wrap_policy: ignored(TORCH_ONLY),
     },
-    strategy: STRATEGY,
+    strategy: moved('engine.strategy'),
     ...lora,
     use_liger: ignored('the head is always fused (linear_log_prob)'),
     use_remove_padding: ignored('sequences are always packed without padding'),
@@ -171,9 +164,9 @@ export const sftSchema = {
     ),
     lr_warmup_steps_ratio: field(num(0, 1), 0.1, 'Warm-up as a share of all steps.'),
     total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
-    optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
+    optimizer: ADAMW,
     optimizer_impl: ignored('the optimiser is our own AdamW'),
-    override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
+    override_optimizer_config: overrideOptimizer('engine.optimizer_offload'),
     num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
     warmup_style: moved('lr_scheduler_type'),
     zero_indexed_step: fixed(
@@ -181,6 +174,7 @@ export const sftSchema = {
       'schedules count from 0: with warm-up the first step has a learning rate of 0',
     ),
     min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
+    ...megatronOptim,
   },
   ulysses_sequence_parallel_size: field(
     count('ranks'),

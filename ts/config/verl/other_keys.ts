@@ -15,8 +15,12 @@ const OFFLOADING = [
 /** Takes such keys out of the source. */
 export function otherKeys(rewriting: Rewriting): void {
   const { program, folder } = rewriting.source.program;
-  if (program !== 'train') return;
-  for (const role of ['actor_rollout_ref.actor', 'critic']) offloading(rewriting, role);
+  if (program === 'sft') {
+    offloading(rewriting, 'optim', 'engine.optimizer_offload', 'model.fsdp_config.optimizer_offload');
+    return;
+  }
+  for (const role of ['actor_rollout_ref.actor', 'critic'])
+    offloading(rewriting, `${role}.optim`, `${role}.megatron.optimizer_offload`);
   for (const role of ['actor_rollout_ref', 'critic']) modelConfig(rewriting, role);
   if (folder === 'recipe.dapo/') generated(rewriting);
   frequencies(rewriting);
@@ -49,19 +53,19 @@ function sectionOf(rewriting: Rewriting, key: string, names: readonly string[]):
   return isOne && Object.keys(section).every((name) => names.includes(name)) ? section : null;
 }
 
-function offloading(rewriting: Rewriting, role: string): void {
-  const key = `${role}.optim.override_optimizer_config`;
+/** @param offload verl's key of the same, `to`: ours */
+function offloading(rewriting: Rewriting, optim: string, offload: string, to = offload): void {
+  const key = `${optim}.override_optimizer_config`;
   const section = sectionOf(rewriting, key, OFFLOADING);
   if (section === null) return;
   const from = rewriting.givenOf(key);
   rewriting.take(key);
-  const to = `${role}.megatron.optimizer_offload`;
   if (section['optimizer_cpu_offload'] !== true) {
     const why = 'says how the optimiser’s state gets to the host, where it is not';
     for (const path of from) rewriting.note('withoutEffect', path, why);
     return;
   }
-  rewriting.take(to);
+  rewriting.take(offload);
   const why = `${to}=true: the optimiser’s state lies on the host, all of it`;
   rewriting.compute({ from, to, value: true, why });
 }

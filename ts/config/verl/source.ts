@@ -4,7 +4,7 @@ import { ConfigError } from '../../errors';
 import type { Hidden } from '../reading/hidden';
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { resolveReferences } from '../reading/references';
-import { getPath, isSftTree, leafPaths, mergeInto, type Tree } from '../reading/tree';
+import { getPath, isSftTree, leafPaths, mergeInto, setPath, type Tree } from '../reading/tree';
 import { missing as missingFeature } from '../schema/field';
 import { applyArguments, type HydraArguments, hydraArguments, type Unread } from './arguments';
 import { type Composition, compose } from './compose';
@@ -191,6 +191,7 @@ function composed(
   const base = compose(program.program === 'sft' ? program.config : 'ppo_trainer', own.files, []).tree;
   const { unread } = args;
   const { tree, missing, unused } = primary(file, raw, args, own.files, filesFor(args.configPath));
+  nameEngine(tree);
   for (const name of missing)
     unread.push({
       key: `the configuration file ${name}.yaml`,
@@ -205,7 +206,7 @@ function composed(
   const asVerl = new Set<string>();
   const given = new Set<string>();
   const engine = otherEngine(args);
-  const megatron = engine !== null && program.program !== 'sft' && /megatron|mcore/.test(engine);
+  const megatron = engine !== null && /megatron|mcore/.test(engine);
   if (engine !== null && !megatron)
     unread.push({ key: engine, why: missingFeature('another engine than FSDP or Megatron') });
   if (args.overrides.some((text) => text.startsWith('model_engine=')) && !own.files.group('model_engine'))
@@ -258,7 +259,13 @@ function composed(
   };
 }
 
-const STRATEGIES = ['actor_rollout_ref.actor.strategy', 'critic.strategy'];
+const STRATEGIES = ['actor_rollout_ref.actor.strategy', 'critic.strategy', 'engine.strategy'];
+
+/** verl's SFT trainer knows Megatron by the class of the section alone. */
+function nameEngine(tree: Tree): void {
+  if (String(getPath(tree, 'engine._target_')).endsWith('.McoreEngineConfig'))
+    setPath(tree, 'engine.strategy', 'megatron');
+}
 
 /** The argument that chooses an engine which is not FSDP; null: there is none. */
 function otherEngine({ configName, choices }: HydraArguments): string | null {
