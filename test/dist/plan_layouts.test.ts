@@ -139,6 +139,27 @@ describe('ranks that share the model', () => {
     expect([role?.update?.sequences, role?.rollouts[0]?.prompts]).toEqual([64, 128]);
   });
 
+  test('supervised fine-tuning, too', async () => {
+    const sft = file(
+      'sft_layouts.yaml',
+      `data: { train_files: a.jsonl, train_batch_size: 64 }
+model: { path: model }
+engine: { strategy: megatron, ${tp}: 2, ${pp}: 2 }
+trainer: { device: cpu }`,
+    );
+    const plan = await report([], { file: sft, gpus: 8 });
+    const [role] = plan.spec.roles;
+    expect(role).toMatchObject({ strategy: 'shard_grad_op', update: { sequences: 32 } });
+    expect(role?.layout).toMatchObject({ parallel: { tp: 2, cp: 1 }, pipeline: { stages: 2 } });
+    // Two groups of four share the moments of what a rank of the last stage has: half of its matrices and of the head, norms whole.
+    const own = (LAYERS / 2) * ((BLOCK - 2 * 4096) / 2 + 2 * 4096) + 4096 + (32000 * 4096) / 2;
+    expect(plan.stages).toEqual([1]);
+    expect(plan.roles[0]).toMatchObject({ optimizer: (8 * own) / 2 });
+    await expect(report([`engine.${tp}=3`], { file: sft, gpus: 6 })).rejects.toThrow(
+      /^\[engine\] parallel\.tp 3: .*32 attention heads/,
+    );
+  });
+
   test('what does not divide is refused, with the numbers', async () => {
     await expect(report(megatron({ [tp]: 3 }), { gpus: 3 })).rejects.toThrow(/tp 3.*32 attention heads/);
     await expect(report(megatron({ [pp]: 8 }), { gpus: 8 })).rejects.toThrow(/4 layers do not make 8 parts/);

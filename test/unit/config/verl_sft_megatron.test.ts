@@ -2,6 +2,9 @@ import { dump } from 'js-yaml';
 import { missingFeatures } from '../../../ts/config/checks/missing';
 import { loadSftConfig, type ResolvedSftConfig } from '../../../ts/config/config';
 import { getPath } from '../../../ts/config/reading/tree';
+import { leafAt } from '../../../ts/config/schema/field';
+import { sftSchema } from '../../../ts/config/schema/sft_schema';
+import table from '../../../ts/config/verl/defaults_table.json';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
 import { readVerlSource } from '../../../ts/config/verl/source';
 import { OPTIONS, why, write } from './verl_command';
@@ -153,4 +156,19 @@ test.each([
   ['+engine.override_transformer_config.fp8=hybrid', 'engine.override_transformer_config.fp8'],
 ])('%s is not done', (key, named) => {
   expect(sft(`${GROUPS} ${key}`).notMapped.map((note) => note.key)).toEqual([named]);
+});
+
+test("every key of verl's groups of Megatron is known", () => {
+  const groups = [
+    ['engine', table.files['engine/megatron'].keys],
+    ['optim', table.files['optim/megatron'].keys],
+  ] as const;
+  const keys = groups.flatMap(([section, own]) => Object.keys(own).map((key) => `${section}.${key}`));
+  expect(keys.length).toBeGreaterThan(80);
+  const isKnown = (key: string): boolean => {
+    // Also by a section that is one leaf.
+    const names = key.split('.');
+    return names.some((_, i) => leafAt(sftSchema, names.slice(0, i + 1).join('.')) !== null);
+  };
+  expect(keys.filter((key) => !key.endsWith('._target_') && !isKnown(key))).toEqual([]);
 });
