@@ -2,7 +2,7 @@
 import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { usesLora } from '../config/derived/roles';
-import { sftRole } from '../config/derived/sft_role';
+import { sftLayout } from '../config/derived/sft_layout';
 import { ulyssesOf } from '../config/derived/ulysses';
 import type { EngineOptions } from '../engine/engine_options';
 import type { Head } from '../model/hf_config';
@@ -292,7 +292,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
 /** The model of `troupe sft`. */
 export function sftSettings(config: ResolvedSftConfig): RoleSettings {
   const { data, model, optim, ulysses_sequence_parallel_size: ulysses } = config;
-  const role = sftRole(config);
+  const role = sftLayout(config);
   const spread = spreadOf(role, 'engine', model.fsdp_config, 'model.fsdp_config');
   return {
     name: 'actor',

@@ -81,6 +81,31 @@ test('heads that do not divide are found before a run, in fine-tuning as well', 
   );
 });
 
+test.each<[string, string[], RegExp]>([
+  [
+    MODEL,
+    ['engine.pipeline_model_parallel_size=4'],
+    /^\[engine\] parallel\.pp 4 .* layers do not make 4 parts/,
+  ],
+  [MODEL, ['engine.expert_model_parallel_size=2'], /^\[engine\] parallel\.ep 2: .* the 0 experts/],
+  [
+    VISION_MODEL,
+    ['engine.context_parallel_size=2'],
+    /^\[engine\] .*parallel\.cp 2: workers do not share the rows of a model that reads images/,
+  ],
+  [
+    MODEL,
+    ['engine.override_transformer_config.moe_z_loss_coeff=0.001'],
+    /^model\.router_z_loss_coef: the model in .* has no experts/,
+  ],
+])('Megatron’s keys of a supervised run are held against its model %s: %j', async (path, keys, message) => {
+  const sft = `{ model: { path: ${path} }, data: { train_files: a.jsonl }, engine: { strategy: megatron }, trainer: { n_gpus_per_node: 4 } }`;
+  await expect(printed(keys, sft)).rejects.toThrow(message);
+  expect(await printed(['engine.tensor_model_parallel_size=2'], sft)).toContain(
+    'is a valid configuration of troupe sft',
+  );
+});
+
 test('a loss of routers is found where the model has none', async () => {
   await expect(
     printed([`${POLICY}=${MODEL}`, GRPO, 'actor_rollout_ref.actor.router_z_loss_coef=0.001']),

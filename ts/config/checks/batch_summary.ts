@@ -1,7 +1,7 @@
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
-import { sftRole } from '../derived/sft_role';
+import { sftLayout } from '../derived/sft_layout';
 import { teachersOf } from '../derived/teachers';
 import { contextOf, sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
@@ -103,7 +103,7 @@ function pools(config: ResolvedConfig): string[] {
 function sftArithmetic(config: ResolvedSftConfig): string[] {
   const { data, trainer, ulysses_sequence_parallel_size: ulysses } = config;
   const ranks = policyRanks(config);
-  const sharing = ulysses * contextOf(sftRole(config));
+  const sharing = ulysses * contextOf(sftLayout(config));
   return [
     `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
       `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,

@@ -6,7 +6,7 @@ import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { expertRanks } from './expert_ranks';
 import { POLICY_KEYS, policyRanks, rewardRanks, rewardRanksKeys } from './pools';
 import { needsCritic, needsReference, needsRewardModel, usesLora } from './roles';
-import { sftRole } from './sft_role';
+import { sftLayout } from './sft_layout';
 import { ulyssesOf } from './ulysses';
 
 type Learner = ResolvedConfig['critic'];
@@ -94,7 +94,7 @@ export function checkMegatronLayouts(config: ResolvedConfig): void {
 /** @throws ConfigError as {@link checkMegatronLayouts} */
 export function checkSftLayout(config: ResolvedSftConfig): void {
   checkRole({
-    ...sftRole(config),
+    ...sftLayout(config),
     layout: 'engine',
     strategyKey: 'engine.strategy',
     fsdpSection: 'model.fsdp_config',

@@ -13,7 +13,7 @@ export interface LaidOut {
 }
 
 /** The model of `troupe sft`, with its keys as those of a role of `troupe train`. Offloads are those of both strategies. */
-export function sftRole({ engine, model: { fsdp_config: fsdp } }: ResolvedSftConfig): LaidOut {
+export function sftLayout({ engine, model: { fsdp_config: fsdp } }: ResolvedSftConfig): LaidOut {
   const { strategy, ...keys } = engine;
   const { param_offload, grad_offload, optimizer_offload } = fsdp;
   return { strategy, megatron: { ...keys, param_offload, grad_offload, optimizer_offload } };
