@@ -64,6 +64,9 @@ async function runProcess(root, files, progress, { secondsPerFile, secondsToExit
   mkdirSync(path.dirname(progress), { recursive: true });
   rmSync(progress, { force: true });
   const reporters = ['default', require.resolve('./jest_reporter.cjs')];
+  // Certificates that a machine adds to Node's own are read at every start, for 50 ms: tests start thousands of processes, and none goes to
+  // a host that needs them. Idle OpenMP threads of tests that load the addon, and of workers, sleep at once.
+  const { NODE_EXTRA_CA_CERTS: _, ...env } = process.env;
   const child = spawn(
     process.execPath,
     [
@@ -75,8 +78,7 @@ async function runProcess(root, files, progress, { secondsPerFile, secondsToExit
     {
       cwd: root,
       stdio: ['ignore', 'inherit', 'inherit'],
-      // Idle OpenMP threads of tests that load the addon sleep soon, as in worker processes.
-      env: { GOMP_SPINCOUNT: '20000', ...process.env, TROUPE_JEST_PROGRESS: progress },
+      env: { GOMP_SPINCOUNT: '0', ...env, TROUPE_JEST_PROGRESS: progress },
     },
   );
   const exited = new Promise((resolve) => {
