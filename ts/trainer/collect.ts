@@ -4,11 +4,13 @@ import { deriveSeed } from '../base/seed';
 import type { ResolvedConfig } from '../config/config';
 import type { RewardManager } from '../reward/contract/types';
 import { trainSampling } from '../roles/settings';
+import type { RolloutEngine } from '../rollout/engine';
 import { type AgentRollout, type Collected, collectBatch, scoreTrajectories } from './agent_rollout';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
 import type { Metrics } from './metrics/metrics';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
+import { type RolloutRecordings, type StepRollout, unrecorded } from './rollout_recordings';
 import type { Position } from './session';
 import type { PromptSource } from './training_data';
 
@@ -68,14 +70,30 @@ export class BatchCollector implements Collector {
   constructor(
     private readonly context: CollectContext,
     private readonly source: BatchSource,
+    private readonly recordings: RolloutRecordings | null = null,
   ) {}
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
+    const { rollout } = this.context.engines;
+    const from = (await this.recordings?.of(step, rollout)) ?? unrecorded(rollout);
+    try {
+      return await this.takeFrom(from, step, phase, pause);
+    } finally {
+      from.close();
+    }
+  }
+
+  private async takeFrom(
+    rollout: StepRollout,
+    step: number,
+    phase: Phase,
+    pause: () => void,
+  ): Promise<Taken> {
     const { config } = this.context;
     const trajectories: Trajectory[] = [];
     const generate = async (index: number): Promise<Generation> => {
       const { prompts, epoch } = await this.source.next();
-      const collected = await phase('gen', () => this.collect(prompts, step, index));
+      const collected = await phase('gen', () => this.collect(rollout.engine, prompts, step, index));
       pause();
       const whole = await phase('reward', () => scored(this.context, collected));
       for (const trajectory of collected.trajectories ?? []) trajectories.push(trajectory);
@@ -86,7 +104,7 @@ export class BatchCollector implements Collector {
     if (!enable || metric === null) {
       const generation = await generate(0);
       const { numResponseTokens: generatedTokens } = generation.scored.batch;
-      return { ...generation, metrics: {}, timings: {}, generatedTokens, trajectories };
+      return { ...generation, metrics: rollout.metrics(), timings: {}, generatedTokens, trajectories };
     }
     const sampled = await sampleGroups(generate, {
       wanted: config.data.train_batch_size,
@@ -95,7 +113,7 @@ export class BatchCollector implements Collector {
       batchesPerEpoch: this.source.batchesPerEpoch,
       onError: config.reward.on_error,
     });
-    return { ...sampled, timings: {}, trajectories };
+    return { ...sampled, metrics: { ...sampled.metrics, ...rollout.metrics() }, timings: {}, trajectories };
   }
 
   nudge(): void {}
@@ -115,13 +133,18 @@ export class BatchCollector implements Collector {
   async settled(): Promise<void> {}
 
   /** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
-  private async collect(prompts: readonly Prompt[], step: number, index: number): Promise<Collected> {
-    const { config, engines, agents } = this.context;
+  private async collect(
+    rollout: RolloutEngine,
+    prompts: readonly Prompt[],
+    step: number,
+    index: number,
+  ): Promise<Collected> {
+    const { config, agents } = this.context;
     const place = index === 0 ? [step] : [step, index];
     const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
     const sampling = { ...trainSampling(config), seed };
     const uid = place.join('.');
-    if (agents) return await collectBatch(agents, engines.rollout, prompts, sampling, uid, false);
-    return { batch: await generateResponses(engines.rollout, prompts, sampling, uid), trajectories: null };
+    if (agents) return await collectBatch(agents, rollout, prompts, sampling, uid, false);
+    return { batch: await generateResponses(rollout, prompts, sampling, uid), trajectories: null };
   }
 }

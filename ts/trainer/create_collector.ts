@@ -4,6 +4,7 @@ import type { QueueState } from '../run/trainer_state';
 import { AsyncCollector } from './async_collector';
 import { BatchCollector, type CollectContext, type Collector } from './collect';
 import { PromptStream, StreamedBatches } from './prompt_stream';
+import { RolloutRecordings } from './rollout_recordings';
 import type { PromptSource } from './training_data';
 
 /** Where a run stands. */
@@ -27,14 +28,13 @@ export function createCollector(
   const stream = new PromptStream(source, firstStep, queue);
   const ahead = asynchrony(config);
   if (ahead !== null) return new AsyncCollector(context, stream, { ...ahead, totalSteps, batchesPerEpoch });
-  if (queue?.read.length)
-    return new BatchCollector(
-      context,
-      new StreamedBatches(stream, config.data.gen_batch_size, batchesPerEpoch),
-    );
-  return new BatchCollector(context, {
-    batchesPerEpoch,
-    next: () => source.next(),
-    position: () => ({ loader: source.state() }),
-  });
+  const recordings = config.skip.rollout.enable ? new RolloutRecordings(config) : null;
+  const batches = queue?.read.length
+    ? new StreamedBatches(stream, config.data.gen_batch_size, batchesPerEpoch)
+    : {
+        batchesPerEpoch,
+        next: () => source.next(),
+        position: () => ({ loader: source.state() }),
+      };
+  return new BatchCollector(context, batches, recordings);
 }

@@ -6,7 +6,7 @@ import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { TrajectoryEnded } from '../../../ts/agent/trajectory_ended';
 import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
-import { FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
+import { FakeEngines, fakeData, read, runDirectory, type Setup, trainer } from '../fake_run';
 
 const tokenizer = {
   encode: (text: string) => Int32Array.from(text.split(' ').filter(Boolean), Number),
@@ -70,6 +70,38 @@ const metricsOf = (directory: string, file = 'metrics.jsonl'): Record<string, nu
     .map((line) => JSON.parse(line));
 
 describe('a trainer with an agent', () => {
+  test('asks it again of a step whose responses were kept, and has what it got then', async () => {
+    const kept = [
+      'skip.rollout.enable=true',
+      `skip.rollout.dump_dir=${runDirectory()}`,
+      'skip.rollout.steps=[1]',
+      'trainer.total_training_steps=1',
+    ];
+    const trained = async (overrides: readonly string[]) => {
+      const {
+        directory,
+        engines,
+        trainer: one,
+      } = run({
+        overrides: [...overrides],
+        options: { agent: twoTurns, tools: [add] },
+      });
+      await one.fit();
+      const { 'skip/requests': asked, 'skip/recalled': recalled, ...rest } = metricsOf(directory)[0] ?? {};
+      return {
+        asked,
+        recalled,
+        rewards: rest['critic/rewards/mean'],
+        tokens: engines.updates.map((batch) => [...batch.get('tokens')]),
+        generated: engines.calls.filter((name) => name === 'generate').length,
+      };
+    };
+    const first = await trained(kept);
+    const second = await trained(kept);
+    expect(first).toMatchObject({ asked: 16, recalled: 0 });
+    expect(second).toEqual({ ...first, recalled: 16, generated: 0 });
+  });
+
   test('trains every sampled token once, with masks, rewards of turns and siblings', async () => {
     const { directory, engines, trainer: one } = run({ options: { agent: twoTurns, tools: [add] } });
     await one.fit();

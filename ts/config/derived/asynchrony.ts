@@ -37,6 +37,11 @@ export function checkAsynchrony(config: ResolvedConfig): void {
   const refuse = (key: string, message: string): never => {
     throw new ConfigError(`${key}: ${message}`, key);
   };
+  if (config.skip.rollout.enable)
+    refuse(
+      'skip.rollout.enable',
+      `steps whose responses are kept need trainer.v1.trainer_mode sync, got ${mode}: prompts that are worked on ahead belong to no step`,
+    );
   const servers = usesServers(config);
   const pool = hasRolloutPool(config);
   if (mode === 'colocate_async' && (servers || pool))

@@ -14,7 +14,6 @@ import {
   orNull,
   type Resolved,
   required,
-  sectionNeeds,
   str,
   strings,
 } from './field';
@@ -24,6 +23,7 @@ import { customRewardFunctionSection, rewardModelSection, rewardSection } from '
 import { model, readImages } from './role_parts';
 import { rolloutSection } from './rollout_section';
 import { olderSandboxFusionKeys } from './sandbox_section';
+import { skipSection } from './skip_section';
 import { trainerSection } from './trainer_section';
 import { COLLECTIVE_TIMEOUT } from './worker_section';
 
@@ -74,11 +74,7 @@ export const ppoSchema = {
     'configuration groups are not composed here: write all keys into one file',
   ),
   distillation: distillationSection,
-  skip: sectionNeeds('a rollout that is not generated', {
-    'async_rollout.enable': [],
-    'rollout.enable': [],
-    'rollout_tq.enable': [],
-  }),
+  skip: skipSection,
   model_engine: fixed(
     ['dp', 'megatron'],
     `${missing('another engine than FSDP or Megatron')}; the strategy of each role decides`,

@@ -75,7 +75,7 @@ export const rolloutSection = {
     false,
     'The rollout records which experts tokens go to, for router_replay.mode R3.',
   ),
-  skip_rollout: fixed([false], 'responses are always generated'),
+  skip_rollout: fixed([false], 'skip.rollout says which steps do not generate'),
   quantization: field(
     orNull(choice('int8', 'fp8')),
     null,
@@ -122,7 +122,7 @@ export const rolloutSection = {
   max_num_batched_tokens: field(count('tokens'), 8192, 'Tokens of one step, prompts and decodes together.'),
   max_num_seqs: field(count('sequences'), 1024, 'Responses that are generated at the same time on a rank.'),
   layer_name_map: ignored(ROLLOUT_ENGINE),
-  skip_dump_dir: ignored('responses are always generated'),
+  skip_dump_dir: ignored('skip.rollout.dump_dir says it'),
   skip_tokenizer_init: ignored(ROLLOUT_ENGINE),
   enable_sleep_mode: ignored(ROLLOUT_ENGINE),
   disaggregation: sectionNeeds('disaggregated generation', { enabled: [] }),
