@@ -52,7 +52,8 @@ const CASES = {
   'another logger': ({ text }) => /trainer\.logger=\S*(swanlab|trackio|clearml|vemlp|rl_insight)/.test(text),
   'generative reward model': ({ text }) =>
     /reward_model\.enable=True/.test(text) && /custom_reward_function\.path=/.test(text),
-  'responses that are not generated': ({ text }) => /(^|\n)skip\.\w+\.enable=True/.test(text),
+  'a recording of responses that are worked on ahead': ({ text }) =>
+    /(^|\n)skip\.async_rollout\.enable=True/.test(text),
   'multi-token prediction': ({ text }) => /mtp\.enable(_train|_rollout)?=True/.test(text),
   'activation offload': ({ text }) => /enable_activation_offload=True/.test(text),
 };

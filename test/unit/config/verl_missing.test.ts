@@ -49,7 +49,11 @@ describe('what is missing is named', () => {
       'actor_rollout_ref.actor.fsdp_config.mixed_precision',
       /another mixed precision/,
     ],
-    ['skip.rollout.enable=True', 'skip', /a rollout that is not generated/],
+    [
+      'skip.async_rollout.enable=True',
+      'skip.async_rollout',
+      /a recording of responses that are worked on ahead/,
+    ],
     ['trainer.profile_steps=[1]', 'trainer.profile_steps', /give global_profiler\.steps/],
     [
       'actor_rollout_ref.rollout.quantization_config_file=q.json',
