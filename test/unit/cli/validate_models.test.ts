@@ -89,11 +89,6 @@ test.each<[string, string[], RegExp]>([
   ],
   [MODEL, ['engine.expert_model_parallel_size=2'], /^\[engine\] parallel\.ep 2: .* the 0 experts/],
   [
-    VISION_MODEL,
-    ['engine.context_parallel_size=2'],
-    /^\[engine\] .*parallel\.cp 2: workers do not share the rows of a model that reads images/,
-  ],
-  [
     MODEL,
     ['engine.override_transformer_config.moe_z_loss_coeff=0.001'],
     /^model\.router_z_loss_coef: the model in .* has no experts/,
