@@ -13,15 +13,20 @@ const { EngineMemory } = require('../dist/planner/engine_memory.js');
 const { ON_DEVICE } = require('../dist/planner/placement.js');
 const { ONE_MODEL } = require('../dist/planner/places.js');
 const { planMemory } = require('../dist/planner/plan.js');
+const { imageLimits, imagesWithin } = require('../dist/planner/prompt_images.js');
+const { configWithTower } = require('../dist/engine/role_model.js');
+const { roleAdapters } = require('../dist/roles/role_adapters.js');
 
 const WORK = join(resolve(dirname(fileURLToPath(import.meta.url)), '..'), '.troupe', 'bench', 'plan');
 const MIB = 2 ** 20;
 const USAGE = `usage: node bench/plan.mjs [options]
-  --models a,b        of qwen2-40m, llama-60m, qwen3-30m, mixtral-50m (default all)
+  --models a,b        of qwen2-40m, llama-60m, qwen3-30m, mixtral-50m (default all these), qwen3-vl-50m, qwen2.5-vl-50m, whose
+                      sequences are of images but for one token
   --capacities a,b    tokens per micro-batch (default 1024,4096)
   --dtypes a,b        of float32, bfloat16 (default both)
-  --verbs a,b         of compute_log_prob, update, update+checkpointing (default all)
+  --verbs a,b         of compute_log_prob, update, update+checkpointing (default all); also +frozen: the tower, and +lora
   --workers N         ranks that share the model, full_shard (default 1)
+  --pipeline N        of which so many are stages (default 1)
   --ulysses N         of which so many share micro-batches of so many times the capacity (default 1)
   --threads N         compute threads of a worker (default 2)
   --length N          tokens of a sequence, of which three quarters are the response (default 512)
@@ -82,6 +87,54 @@ const MODELS = {
     num_local_experts: 8,
     num_experts_per_tok: 2,
   },
+  'qwen3-vl-50m': {
+    model_type: 'qwen3_vl',
+    image_token_id: 7999,
+    text_config: {
+      model_type: 'qwen3_vl_text',
+      hidden_size: 512,
+      intermediate_size: 1536,
+      num_hidden_layers: 6,
+      head_dim: 64,
+      num_attention_heads: 8,
+      num_key_value_heads: 2,
+      vocab_size: 8000,
+      max_position_embeddings: 32768,
+      rms_norm_eps: 1e-6,
+      rope_parameters: { rope_type: 'default', rope_theta: 1e6, mrope_section: [12, 10, 10] },
+    },
+    vision_config: {
+      depth: 6,
+      hidden_size: 384,
+      intermediate_size: 1024,
+      num_heads: 6,
+      patch_size: 16,
+      num_position_embeddings: 1024,
+      out_hidden_size: 512,
+      deepstack_visual_indexes: [1, 3],
+    },
+  },
+  'qwen2.5-vl-50m': {
+    model_type: 'qwen2_5_vl',
+    image_token_id: 7999,
+    hidden_size: 512,
+    intermediate_size: 1536,
+    num_hidden_layers: 6,
+    num_attention_heads: 8,
+    num_key_value_heads: 2,
+    vocab_size: 8000,
+    rope_scaling: { type: 'mrope', mrope_section: [12, 10, 10] },
+    vision_config: {
+      depth: 6,
+      hidden_size: 384,
+      intermediate_size: 1024,
+      num_heads: 6,
+      patch_size: 14,
+      window_size: 112,
+      fullatt_block_indexes: [2, 5],
+      out_hidden_size: 512,
+    },
+  },
 }; // prettier-ignore
 
 function readArguments() {
@@ -94,6 +147,7 @@ function readArguments() {
         verbs: { type: 'string', default: 'compute_log_prob,update,update+checkpointing' },
         workers: { type: 'string', default: '1' },
         ulysses: { type: 'string', default: '1' },
+        pipeline: { type: 'string', default: '1' },
         threads: { type: 'string', default: '2' },
         length: { type: 'string', default: '512' },
         'keep-freed': { type: 'boolean', default: false },
@@ -115,6 +169,16 @@ function modelDirectory(name) {
   mkdirSync(directory, { recursive: true });
   const raw = { max_position_embeddings: 32768, rms_norm_eps: 1e-6, ...MODELS[name] };
   writeFileSync(join(directory, 'config.json'), JSON.stringify(raw));
+  if (raw.vision_config !== undefined) {
+    const processor = {
+      size: { shortest_edge: 1, longest_edge: 2 ** 30 },
+      patch_size: raw.vision_config.patch_size,
+      merge_size: 2,
+      image_mean: [0.5, 0.5, 0.5],
+      image_std: [0.5, 0.5, 0.5],
+    };
+    writeFileSync(join(directory, 'preprocessor_config.json'), JSON.stringify(processor));
+  }
   const tensors = tensorMapping(resolveModelConfig(raw, 'lm', name).native);
   const header = {};
   let offset = 0;
@@ -136,16 +200,43 @@ function modelDirectory(name) {
   return directory;
 }
 
-/** Sequences with prompts of their own, for two full micro-batches per worker (or per group of them). */
-function batchOf(capacity, length, vocab) {
-  const count = (workers / ulysses) * Math.max(1, 2 * Math.floor((ulysses * capacity) / (length - 1)));
-  const prompt = Math.ceil(length / 4);
-  const token = (i, t) => (i * 7919 + t * 31 + 1) % vocab;
+/** Any size. */
+const limitsOf = ({ vision }) => imageLimits(WORK, vision, { min_pixels: null, max_pixels: null });
+
+const responseOf = (length, vision) => (vision === null ? length - Math.ceil(length / 4) : 1);
+
+/** Those that the plan has in a prompt of so many tokens. */
+function images(tokens, config, number) {
+  const side = config.vision.patchSize * config.vision.mergeSize;
+  return imagesWithin(tokens, limitsOf(config)).map(({ height, width }, i) => {
+    const pixels = new Uint8Array(3 * height * width * side ** 2).fill(i);
+    new DataView(pixels.buffer).setInt32(0, number);
+    return { height: height * side, width: width * side, pixels };
+  });
+}
+
+const SMALL = { vision: null, vocabSize: 256 };
+
+/** Sequences with prompts of their own, for as many full micro-batches per worker (or per group of them) as the plan looks at: two, or one more than stages. */
+function batchOf(capacity, length, config) {
+  const each = Math.max(1, Math.floor((ulysses * capacity) / (length - 1)));
+  const count = (workers / ulysses / pipeline) * (pipeline + 1) * each;
+  const { vision, vocabSize } = config;
+  const prompt = length - responseOf(length, vision);
+  const token = (i, t) => (i * 7919 + t * 31 + 1) % (vocabSize - 1);
   const sequence = (i, from, to) => Array.from({ length: to - from }, (_, t) => token(i, from + t));
   const indices = Array.from({ length: count }, (_, i) => i);
+  const all = vision && indices.map((i) => images(prompt, config, i));
+  const ofImages = vision
+    ? imagesWithin(prompt, limitsOf(config)).reduce((n, { height, width }) => n + height * width, 0)
+    : 0;
   const batch = Batch.fromSequences(
-    indices.map((i) => sequence(i, 0, prompt)),
+    indices.map((i) => [
+      ...sequence(i, 0, prompt - ofImages),
+      ...new Array(ofImages).fill(vision?.imageToken),
+    ]),
     indices.map((i) => sequence(i, prompt, length)),
+    vision ? { images: all } : {},
   );
   const zeros = new Float32Array(batch.numResponseTokens);
   return batch.with({ oldLogProbs: zeros, advantages: zeros.map((_, i) => Math.sin(i)) });
@@ -175,7 +266,7 @@ async function call(actor, verb, batch) {
 }
 
 /** Bytes by which a worker's peak exceeds what it holds after the same calls on a model of a few kilobytes. */
-async function measure({ directory, verb, capacity, dtype, checkpointing, threads, batch }) {
+async function measure({ directory, verb, capacity, dtype, checkpointing, frozen, lora, threads, batch }) {
   const env = args['keep-freed']
     ? {}
     : { TROUPE_RETURN_FREED_MEMORY: '1', GLIBC_TUNABLES: 'glibc.malloc.mmap_threshold=65536' };
@@ -199,15 +290,18 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
       model: modelDirectory('tiny'),
       name: 'tiny',
       maxTokensPerMicroBatch: 512,
+      parallel: { pp: pipeline },
     });
-    await call(small, verb, batchOf(256, 64, 256));
+    await call(small, verb, batchOf(256, 64, SMALL));
     await small.close();
     const baselines = statusBytes('VmRSS');
     const actor = await Actor.create({
       ...engine,
       model: directory,
       maxTokensPerMicroBatch: ulysses * capacity,
-      parallel: { ulysses },
+      parallel: { ulysses, pp: pipeline },
+      ...(frozen ? { freezeVisionTower: true } : {}),
+      ...(lora ? { lora: LORA } : {}),
     });
     await call(actor, verb, batch);
     const growth = statusBytes('VmHWM').map((peak, rank) => peak - baselines[rank]);
@@ -217,21 +311,28 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
   }
 }
 
-async function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
+async function predict(one) {
+  const { config, verb, capacity, dtype, checkpointing, frozen, lora, threads, batch, length } = one;
   const load = {
-    sequences: (ulysses * batch.size) / workers,
+    sequences: (ulysses * pipeline * batch.size) / workers,
     longest: length,
-    response: length - Math.ceil(length / 4),
+    response: responseOf(length, config.vision),
   };
+  const model = configWithTower(config, frozen);
+  const adapters = lora
+    ? roleAdapters({ model: one.directory, lora: { lora: LORA }, keys: { lora: 'lora' } }, model)
+    : null;
   const role = {
     name: 'actor',
-    model: config,
+    model,
+    ...(adapters === null ? {} : { lora: adapters }),
+    ...(model.vision === null ? {} : { images: limitsOf(model) }),
     fileDtypes: new Map(tensorMapping(config).map(({ hf }) => [hf, 'F32'])),
     dtype,
     strategy: 'full_shard',
     shardSize: null,
     ulysses,
-    layout: ONE_MODEL,
+    layout: { ...ONE_MODEL, pipeline: { ...ONE_MODEL.pipeline, stages: pipeline } },
     capacity,
     gradientCheckpointing: checkpointing,
     inference: verb === 'update' ? null : load,
@@ -256,8 +357,11 @@ function* cases(args) {
     for (const dtype of args.dtypes.split(','))
       for (const capacity of args.capacities.split(',').map(Number)) {
         for (const verb of args.verbs.split(',')) {
-          const [call, option] = verb.split('+');
-          yield { name, dtype, capacity, verb: call, checkpointing: option === 'checkpointing' };
+          const [call, ...options] = verb.split('+');
+          const [checkpointing, frozen, lora] = ['checkpointing', 'frozen', 'lora'].map((option) =>
+            options.includes(option),
+          );
+          yield { name, dtype, capacity, verb: call, checkpointing, frozen, lora };
         }
       }
 }
@@ -267,9 +371,14 @@ if (args.help) {
   console.log(USAGE);
   process.exit(0);
 }
-const [threads, length, workers, ulysses] = [args.threads, args.length, args.workers, args.ulysses].map(
-  Number,
-);
+const [threads, length, workers, ulysses, pipeline] = [
+  args.threads,
+  args.length,
+  args.workers,
+  args.ulysses,
+  args.pipeline,
+].map(Number);
+const LORA = { rank: 8 };
 const engines = new EngineMemory();
 const rows = [];
 for (const one of cases(args)) {
@@ -277,7 +386,7 @@ for (const one of cases(args)) {
   const directory = modelDirectory(one.name);
   const raw = JSON.parse(readFileSync(join(directory, 'config.json'), 'utf8'));
   const config = resolveModelConfig(raw, 'lm', directory).native;
-  const batch = batchOf(one.capacity, length, config.vocabSize);
+  const batch = batchOf(one.capacity, length, config);
   const all = { ...one, directory, config, batch, threads, length };
   const { predicted, instant } = await predict(all);
   const { measured, baseline } = await measure(all);
@@ -290,9 +399,9 @@ const worst = rows.reduce((most, { ratio }) => Math.max(most, Math.abs(ratio - 1
 console.error(`${rows.length} cases, predicted / measured off by at most ${(100 * worst).toFixed(1)} %`);
 if (args.markdown) {
   console.log(
-    '| model | dtype | capacity | verb | checkpointing | peak at | predicted MiB | measured MiB | ratio |',
+    '| model | dtype | capacity | verb | checkpointing | tower, adapters | peak at | predicted MiB | measured MiB | ratio |',
   );
-  console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- |');
+  console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |');
   for (const r of rows) {
     const mib = (bytes) => (bytes / MIB).toFixed(0);
     const cells = [
@@ -301,6 +410,7 @@ if (args.markdown) {
       r.capacity,
       r.verb,
       r.verb === 'update' ? (r.checkpointing ? 'yes' : 'no') : '-',
+      [r.frozen ? 'frozen' : [], r.lora ? 'LoRA' : []].flat().join(' '),
     ];
     console.log(
       `| ${[...cells, r.instant, mib(r.predicted), mib(r.measured), r.ratio.toFixed(2)].join(' | ')} |`,

@@ -12,7 +12,7 @@ namespace troupe {
 // An image in the size in which it is read.
 struct Image {
   int64_t height = 0, width = 0;  // pixels
-  at::Tensor pixels;              // [height, width, 3] uint8, on the CPU
+  at::Tensor pixels;              // [height, width, 3] uint8, on the CPU (in a simulation: without memory)
   uint64_t hash = 0;              // of all of it
 };
 

@@ -41,8 +41,18 @@ Napi::Value write_simulation(Napi::Env env, const Simulation& simulation) {
   return dto;
 }
 
+ImageLoads read_image_loads(const Field& array) {
+  ImageLoads loads;
+  for (const Field& dto : array.elements()) {
+    const int64_t height = dto["height"].count(), width = dto["width"].count();
+    loads.push_back({height, width});
+  }
+  return loads;
+}
+
 SequenceLoad read_load(const Field& dto) {
-  return {dto["count"].count(), dto["length"].count(), dto["response"].count()};
+  return {dto["count"].count(), dto["length"].count(), dto["response"].count(),
+          read_image_loads(dto["images"])};
 }
 
 // Simulation simulate_update(const EngineOptions&, int64_t rank, int64_t size, const SequenceLoad&, bool gpu)
@@ -89,6 +99,7 @@ RolloutOptions read_limits(const Field& dto) {
   limits.kv_cache_bytes = dto["kvCacheBytes"].count();
   limits.tensor_parallel = dto["tensorParallel"].count();
   limits.quantization = read_quantization(dto["quantization"]);
+  limits.routed_experts = dto["routedExperts"].boolean();
   return limits;
 }
 
@@ -97,10 +108,15 @@ MemoryWork read_memory_work(const Field& dto) {
   work.load = read_tensor_files(dto["load"]);
   work.inference = read_load(dto["inference"]);
   work.update = read_load(dto["update"]);
-  work.kl_loss = dto["klLoss"].boolean();
+  work.top_k = dto["topK"].count();
+  work.loss = {dto["loss"]["kl"].boolean(), dto["loss"]["topK"].count(),
+               dto["loss"]["routerBalance"].boolean(), dto["loss"]["routerZ"].boolean()};
+  constexpr std::array kRouting = {RoutingLoad::kNone, RoutingLoad::kRecorded, RoutingLoad::kGiven};
+  work.routing = kRouting[dto["routing"].word({"none", "recorded", "given"})];
   for (const Field& rollout : dto["rollouts"].elements()) {
     work.rollouts.push_back({rollout["verb"].string(), rollout["prompts"].count(), rollout["n"].count(),
-                             rollout["prompt"].count(), rollout["response"].count()});
+                             rollout["prompt"].count(), rollout["response"].count(),
+                             read_image_loads(rollout["images"])});
   }
   work.limits = read_limits(dto["limits"]);
   return work;

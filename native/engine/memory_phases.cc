@@ -4,11 +4,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/rank_engine.h"
+#include "model/expert_routing.h"
+#include "model/image_patches.h"
 #include "rollout/cache_sizes.h"
 #include "rollout/kv_cache.h"
 #include "rollout/scheduler.h"
@@ -18,8 +21,29 @@ namespace troupe {
 
 namespace {
 
-// Writes prompt number `index` into its tokens: no two are the same, and none has an image.
-void write_prompt(int64_t index, const ModelConfig& model, int32_t* tokens, int64_t count) {
+// Images of prompt number `index`, which are on no other.
+std::vector<Image> images_of(const ImageLoads& loads, int64_t index, const ModelConfig& model,
+                             at::Device device) {
+  std::vector<Image> images;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const int64_t side = image_tokens(*model.vision).side;
+    const int64_t height = loads[i].height * side, width = loads[i].width * side;
+    const auto number = index * static_cast<int64_t>(loads.size()) + static_cast<int64_t>(i);
+    const at::Tensor pixels =
+        at::empty({height, width, 3}, at::device(device.is_meta() ? at::kMeta : at::kCPU).dtype(at::kByte));
+    if (device.is_meta()) {
+      images.push_back({height, width, pixels, static_cast<uint64_t>(number)});
+      continue;
+    }
+    pixels.fill_(number % 256);
+    std::memcpy(pixels.mutable_data_ptr(), &number, sizeof(number));
+    images.push_back(make_image(height, width, pixels, "image"));
+  }
+  return images;
+}
+
+// Writes prompt number `index` into its tokens: no two are the same. None of the tokens is of an image.
+void write_text(int64_t index, const ModelConfig& model, int32_t* tokens, int64_t count) {
   const int64_t words = model.vision ? model.vocab_size - 1 : model.vocab_size;
   for (int64_t t = 0; t < count; ++t, index /= words) {
     const int64_t word = index % words;
@@ -27,18 +51,46 @@ void write_prompt(int64_t index, const ModelConfig& model, int32_t* tokens, int6
   }
 }
 
+// The same with the tokens of its images at the end, which tell prompts apart where there is no text.
+void write_prompt(int64_t index, const ModelConfig& model, const ImageLoads& images, int32_t* tokens,
+                  int64_t count) {
+  int64_t of_images = 0;
+  for (const ImageLoad& image : images) of_images += image.tokens();
+  write_text(index, model, tokens, count - of_images);
+  for (int64_t t = count - of_images; t < count; ++t)
+    tokens[t] = static_cast<int32_t>(model.vision->image_token);
+}
+
 // Sequences whose prompts differ, so that none is shared.
-TokenBatch batch_of(const SequenceLoad& load, const ModelConfig& model) {
+TokenBatch batch_of(const SequenceLoad& load, const EngineOptions& options) {
+  const ModelConfig& model = options.model;
   const at::Tensor tokens = at::zeros({load.count, load.length}, at::kInt);
   auto token = tokens.accessor<int32_t, 2>();
   for (int64_t i = 0; i < load.count; ++i) {
-    write_prompt(i, model, token[i].data(), load.length - load.response);
+    write_prompt(i, model, load.images, token[i].data(), load.length - load.response);
     // Tokens of all kinds behind it: a router of experts looks at them.
     for (int64_t t = load.length - load.response; t < load.length; ++t)
       token[i][t] = static_cast<int32_t>((i * 7919 + t * 31) % model.vocab_size);
   }
-  return {tokens.view({-1}), at::arange(load.count + 1, at::kInt) * load.length,
-          at::full({load.count}, load.length - load.response, at::kInt)};
+  TokenBatch batch{tokens.view({-1}), at::arange(load.count + 1, at::kInt) * load.length,
+                   at::full({load.count}, load.length - load.response, at::kInt)};
+  for (int64_t i = 0; i < load.count && !load.images.empty(); ++i) {
+    std::vector<int64_t>& numbers = batch.images.of_sequence.emplace_back();
+    for (Image& image : images_of(load.images, i, model, options.device)) {
+      numbers.push_back(static_cast<int64_t>(batch.images.all.size()));
+      batch.images.all.push_back(std::move(image));
+    }
+  }
+  return batch;
+}
+
+// Choices of every layer that fall on all experts equally often.
+at::Tensor experts_of(const TokenBatch& batch, const ModelConfig& model) {
+  const RoutingShape shape = routing_shape(model);
+  const at::Tensor of_tokens = at::arange(batch.tokens.numel(), at::kLong).mul_(shape.top_k);
+  const at::Tensor of_choices = at::arange(shape.top_k, at::kLong).repeat({shape.layers});
+  const at::Tensor choices = of_tokens.unsqueeze(1) + of_choices.unsqueeze(0);
+  return choices.remainder(shape.experts).to(shape.dtype()).view({-1}).view(at::kByte);
 }
 
 // The model with the heads of one rank that decodes, and the layers of the stage that has most of them: by it
@@ -78,9 +130,10 @@ class Phases {
       engine_->export_tensors(TensorKind::kParam, {});  // of no file, but from here on all weights are there
     });
     if (work_.inference.count > 0)
-      phase("inference", [&] { run_inference(*engine_, options_.model, work_.inference); });
+      phase("inference",
+            [&] { run_inference(*engine_, options_, work_.inference, work_.top_k, work_.routing); });
     if (work_.update.count > 0)
-      phase("update", [&] { run_update(*engine_, options_.model, work_.update, work_.kl_loss); });
+      phase("update", [&] { run_update(*engine_, options_, work_.update, work_.loss, work_.routing); });
     phase("save", [&] { save(); });
     for (const RolloutLoad& load : work_.rollouts) phase(load.verb.c_str(), [&] { roll_out(load); });
     return std::move(peaks_);
@@ -130,7 +183,7 @@ class Phases {
     if (!opened_) open_rollout();
     engine_->begin_rollout(0, false);
     RolloutCommands commands;  // of no time: one step for each turn
-    commands.submit = requests_of(load, options_.model);
+    commands.submit = requests_of(load, options_.model, options_.device);
     RolloutTurn turn;
     int64_t computed = 0;
     do {
@@ -157,13 +210,18 @@ class Phases {
 
 }  // namespace
 
-std::vector<RolloutRequest> requests_of(const RolloutLoad& load, const ModelConfig& model) {
+std::vector<RolloutRequest> requests_of(const RolloutLoad& load, const ModelConfig& model,
+                                        at::Device device) {
   std::vector<RolloutRequest> requests;
+  std::vector<Image> images;
   for (int64_t sample = 0; sample < load.prompts * load.n; ++sample) {
+    const int64_t prompt = sample / load.n;
+    if (sample % load.n == 0) images = images_of(load.images, prompt, model, device);
     RolloutRequest request;
+    request.images = images;
     request.id = request.seed = static_cast<uint64_t>(sample);
     request.prompt.resize(static_cast<size_t>(load.prompt));
-    write_prompt(sample / load.n, model, request.prompt.data(), load.prompt);
+    write_prompt(prompt, model, load.images, request.prompt.data(), load.prompt);
     request.sampling.max_new_tokens = load.response;
     requests.push_back(std::move(request));
   }
@@ -186,7 +244,7 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   Scheduler scheduler({sizes.sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
                        limits.prefix_caching, sizes.slots},
                       pool);
-  for (RolloutRequest& request : requests_of(load, model)) scheduler.submit(std::move(request));
+  for (RolloutRequest& request : requests_of(load, model, at::kMeta)) scheduler.submit(std::move(request));
   int64_t held = 0, finished = 0;
   for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
     held = std::max(held, pool.held());
@@ -209,25 +267,31 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   return held;
 }
 
-void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad& load) {
-  const TokenBatch batch = batch_of(load, model);
-  if (model.head == HeadKind::kLm) {
-    engine.compute_log_prob(batch, 1, true, false, false);
+void run_inference(Engine& engine, const EngineOptions& options, const SequenceLoad& load, int64_t top_k,
+                   RoutingLoad routing) {
+  TokenBatch batch = batch_of(load, options);
+  if (routing == RoutingLoad::kGiven) batch.routed_experts = experts_of(batch, options.model);
+  if (options.model.head == HeadKind::kLm) {
+    engine.compute_log_prob(batch, 1, true, false, false, routing == RoutingLoad::kRecorded, top_k);
   } else {
     engine.compute_values(batch);
   }
 }
 
-void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& load, bool kl_loss) {
-  const TokenBatch tokens = batch_of(load, model);
+void run_update(Engine& engine, const EngineOptions& options, const SequenceLoad& load, const LossLoad& asked,
+                RoutingLoad routing) {
+  TokenBatch tokens = batch_of(load, options);
+  if (routing != RoutingLoad::kNone) tokens.routed_experts = experts_of(tokens, options.model);
   const at::Tensor column = at::full({load.count * load.response}, 0.5);
   const at::Tensor mask = at::ones({column.numel()}, at::kByte);
   MiniBatches mini;
   mini.offsets = {0, load.count};
   mini.global_tokens = {static_cast<double>(column.numel())};
   mini.global_sequences = {static_cast<double>(load.count)};
-  if (model.head != HeadKind::kLm) {
-    engine.update_critic({tokens, mask, column, column.clone()}, mini, {});
+  if (options.model.head != HeadKind::kLm) {
+    ValueLossOptions loss;
+    if (asked.router_z) loss.router_z_loss_coef = 1;
+    engine.update_critic({tokens, mask, column, column.clone()}, mini, loss);
     return;
   }
   PolicyBatch batch;
@@ -236,8 +300,15 @@ void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& lo
   batch.old_log_probs = column;
   batch.advantages = column.clone();
   PolicyLossOptions loss;
-  loss.use_kl_loss = kl_loss;
-  if (kl_loss) batch.ref_log_probs = column.clone();
+  loss.use_kl_loss = asked.kl;
+  if (asked.kl) batch.ref_log_probs = column.clone();
+  if (asked.router_balance) loss.router_aux_loss_coef = 1;
+  if (asked.router_z) loss.router_z_loss_coef = 1;
+  if (asked.top_k > 0) {
+    loss.distillation.emplace().top_k = asked.top_k;
+    batch.teacher_ids = at::zeros({column.numel(), asked.top_k}, at::kInt);
+    batch.teacher_log_probs = at::full({column.numel(), asked.top_k}, -1.0);
+  }
   engine.update_policy(batch, mini, loss, 1);
 }
 

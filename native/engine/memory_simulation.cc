@@ -29,19 +29,36 @@ std::shared_ptr<Communicator> alone(int64_t rank, int64_t size, bool gpu) {
                                             /*stages_gathers=*/!gpu);
 }
 
-void check(const MemoryWork& work, int64_t rank, int64_t size) {
+void check(const MemoryWork& work, const ModelConfig& model, int64_t rank, int64_t size) {
   require(size >= 1 && rank >= 0 && rank < size, ErrorCode::kInvalidArgument,
           "[simulate] expected a rank below the group's size, got rank ", rank, " of ", size);
+  const auto fit = [&](const ImageLoads& images, int64_t prompt) {
+    require(images.empty() || model.vision, ErrorCode::kInvalidArgument,
+            "[simulate] expected no images for a model that reads text alone, got ", images.size());
+    int64_t tokens = 0;
+    for (const ImageLoad& image : images) {
+      require(image.height >= 1 && image.width >= 1 && image.width <= prompt / image.height,
+              ErrorCode::kInvalidArgument, "[simulate] expected images within a prompt of ", prompt,
+              " tokens, got one of ", image.height, " x ", image.width);
+      tokens += image.tokens();
+    }
+    require(tokens <= prompt, ErrorCode::kInvalidArgument, "[simulate] expected images within a prompt of ",
+            prompt, " tokens, got ", tokens);
+  };
   for (const SequenceLoad& load : {work.inference, work.update}) {
     require(load.count == 0 || (load.count > 0 && load.response >= 1 && load.length > load.response),
             ErrorCode::kInvalidArgument, "[simulate] expected sequences with a prompt and a response, got ",
             load.count, " of ", load.length, " tokens, ", load.response, " of them the response");
+    fit(load.images, load.length - load.response);
   }
+  require(work.routing == RoutingLoad::kNone || model.moe, ErrorCode::kInvalidArgument,
+          "[simulate] expected no choices of experts for a model without experts");
   for (const RolloutLoad& load : work.rollouts) {
     require(load.prompts >= 1 && load.n >= 1 && load.prompt >= 1 && load.response >= 1,
             ErrorCode::kInvalidArgument,
             "[simulate] expected a rollout of at least one prompt with a response, got ", load.prompts, " x ",
             load.n, " of ", load.prompt, " and ", load.response, " tokens");
+    fit(load.images, load.prompt);
   }
 }
 
@@ -49,7 +66,7 @@ void check(const MemoryWork& work, int64_t rank, int64_t size) {
 
 SimulatedMemory simulate_memory(const EngineOptions& given, int64_t rank, int64_t size,
                                 const MemoryWork& asked, bool gpu) {
-  check(asked, rank, size);
+  check(asked, given.model, rank, size);
   at::NoGradGuard no_grad;
   EngineOptions options = given;
   options.device = at::Device(at::kMeta);

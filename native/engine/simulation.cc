@@ -103,9 +103,9 @@ Simulation simulate_update(const EngineOptions& given, int64_t rank, int64_t siz
     part.count = sequences;
     calls->clear();
     if (options.optim) {
-      run_update(engine, options.model, part, /*kl_loss=*/false);
+      run_update(engine, options, part, {}, RoutingLoad::kNone);
     } else {
-      run_inference(engine, options.model, part);
+      run_inference(engine, options, part, /*top_k=*/0, RoutingLoad::kNone);
     }
     return counted(*calls, dims);
   };

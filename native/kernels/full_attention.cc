@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "base/simulated.h"
 
 namespace troupe::ops {
 
@@ -39,9 +40,9 @@ Operands operands(const AttentionSpec& spec, const at::Tensor& qkv, const Segmen
 
 // body(head, begin, end) for every head's blocks of queries [begin, end), each on one thread of a CPU.
 template <typename Body>
-void for_each_block(const AttentionSpec& spec, int64_t queries, const Body& body) {
+void for_each_block(const at::Device& device, const AttentionSpec& spec, int64_t queries, const Body& body) {
   const int64_t blocks = (queries + kQueryBlock - 1) / kQueryBlock;
-  parallel_items(spec.num_heads * blocks, [&](int64_t item) {
+  parallel_items(device, spec.num_heads * blocks, [&](int64_t item) {
     const int64_t begin = item % blocks * kQueryBlock;
     body(item / blocks, begin, std::min(queries, begin + kQueryBlock));
   });
@@ -54,6 +55,15 @@ void for_each_block_in_order(int64_t queries, const Body& body) {
     body(begin, std::min(queries, begin + kQueryBlock));
 }
 
+// Those to compute: in a simulation the longest, which takes most, and of which nothing is left for the
+// others.
+std::vector<Segment> to_compute(const at::Tensor& qkv, const Segments& segments) {
+  std::vector<Segment> all(segments.begin(), segments.end());
+  if (!simulated(qkv) || all.empty()) return all;
+  const auto shorter = [](const Segment& a, const Segment& b) { return a.size() < b.size(); };
+  return {*std::max_element(all.begin(), all.end(), shorter)};
+}
+
 // Scaled scores [..., m, n] of q [..., m, D] and k [..., n, D].
 at::Tensor scores_of(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k) {
   return at::matmul(q, k.transpose(-2, -1)).mul_(spec.scale);
@@ -64,7 +74,7 @@ at::Tensor scores_of(const AttentionSpec& spec, const at::Tensor& q, const at::T
 void full_attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
                             const at::Tensor& out, const at::Tensor& lse) {
   out.zero_();
-  for (const Segment& segment : segments) {
+  for (const Segment& segment : to_compute(qkv, segments)) {
     const int64_t queries = segment.size();
     const Operands x = operands(spec, qkv, segment);
     const at::Tensor heads = at::empty_like(x.q);
@@ -78,8 +88,8 @@ void full_attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, co
       result.copy_(at::matmul(weights, v).div_(total));
       sum.copy_((largest + total.log()).squeeze(-1));
     };
-    if (qkv.is_cpu()) {
-      for_each_block(spec, queries, [&](int64_t head, int64_t begin, int64_t end) {
+    if (on_cpu_threads(qkv.device())) {
+      for_each_block(qkv.device(), spec, queries, [&](int64_t head, int64_t begin, int64_t end) {
         const auto rows = [&](const at::Tensor& t) { return t[head].narrow(0, begin, end - begin); };
         attend(rows(x.q), x.k[head], x.v[head], rows(heads), rows(sums));
       });
@@ -99,7 +109,7 @@ void full_attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, c
                              const at::Tensor& dqkv) {
   dqkv.zero_();
   const int64_t columns = spec.num_heads * spec.head_dim;
-  for (const Segment& segment : segments) {
+  for (const Segment& segment : to_compute(qkv, segments)) {
     const int64_t queries = segment.size();
     const Operands x = operands(spec, qkv, segment);
     const auto heads_of = [&](const at::Tensor& rows) {
@@ -121,8 +131,8 @@ void full_attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, c
       dq.copy_(at::matmul(d_scores, k));
       dk.add_(at::matmul(d_scores.transpose(-2, -1), q));
     };
-    if (qkv.is_cpu()) {
-      parallel_items(spec.num_heads, [&](int64_t head) {
+    if (on_cpu_threads(qkv.device())) {
+      parallel_items(qkv.device(), spec.num_heads, [&](int64_t head) {
         for_each_block_in_order(queries, [&](int64_t begin, int64_t end) {
           const auto rows = [&](const at::Tensor& t) { return t[head].narrow(0, begin, end - begin); };
           propagate(rows(x.q), x.k[head], x.v[head], rows(d.q), d.k[head], d.v[head], rows(sums), rows(delta),

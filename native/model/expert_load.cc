@@ -10,6 +10,7 @@ namespace troupe {
 
 ExpertLoad::ExpertLoad(int64_t layers, int64_t experts, at::Device device)
     : experts_(experts),
+      device_(device),
       sums_(at::zeros({layers, 2 * experts + 2},
                       at::TensorOptions().dtype(at::kDouble).device(device.is_meta() ? at::kCPU : device))) {}
 
@@ -68,7 +69,7 @@ double ExpertLoad::balance_loss() const {
 
 at::Tensor ExpertLoad::balance_gradient() const {
   const double all = tokens();
-  if (all == 0) return at::zeros({experts_}, sums_.options().dtype(at::kFloat));
+  if (all == 0) return at::zeros({experts_}, at::device(device_).dtype(at::kFloat));
   return (counts().sum(0) * (static_cast<double>(experts_) / (all * all))).to(at::kFloat);
 }
 

@@ -46,6 +46,7 @@ class ExpertLoad {
   double tokens() const;  // of all layers
 
   int64_t experts_;
+  at::Device device_;
   at::Tensor sums_;  // [layers, 2 E + 2] float64: counts, probabilities, entropy, tokens
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/parallel.h"
+#include "base/simulated.h"
 
 namespace troupe {
 
@@ -76,21 +77,27 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
     rows += round_up(count, kRowTile);
   }
   all.token_rows = at::tensor(token_rows, at::kLong);
-  all.values = at::zeros({rows, config.patch_values()});
+  const bool without_pixels = simulated(images.front().pixels);
+  const auto zeros = [&](at::IntArrayRef shape, at::ScalarType type) {
+    if (!without_pixels) return at::zeros(shape, type);
+    // Beside a GPU they lie on the host, where nobody touches their pages.
+    return at::empty(shape, at::device(SimulateGpu::active() ? at::kCPU : at::kMeta).dtype(type));
+  };
+  all.values = zeros({rows, config.patch_values()}, at::kFloat);
   for (size_t tap = 0; side > 0 && tap < 4; ++tap) {
-    all.positions[tap] = at::zeros({rows}, at::kLong);
-    all.weights[tap] = at::zeros({rows});
+    all.positions[tap] = zeros({rows}, at::kLong);
+    all.weights[tap] = zeros({rows}, at::kFloat);
   }
   const int64_t axis = config.head_dim() / 4;
-  const at::Tensor angles = at::zeros({rows, 2 * axis}, at::kDouble);
-  double* angle = angles.data_ptr<double>();
+  const at::Tensor angles = zeros({rows, 2 * axis}, at::kDouble);
+  double* angle = without_pixels ? nullptr : angles.data_ptr<double>();
   // As transformers' fast processors fuse the scaling of bytes with mean and deviation: in float32.
   std::array<float, 3> mean, deviation;
   for (size_t channel = 0; channel < 3; ++channel) {
     mean[channel] = static_cast<float>(config.pixel_mean[channel] * 255);
     deviation[channel] = static_cast<float>(config.pixel_std[channel] * 255);
   }
-  for (size_t i = 0; i < images.size(); ++i) {
+  for (size_t i = 0; !without_pixels && i < images.size(); ++i) {
     const Image& image = images[i];
     const int64_t height = image.height / patch, width = image.width / patch;
     const auto* pixels = image.pixels.const_data_ptr<uint8_t>();

@@ -29,6 +29,8 @@ struct ImagePatches {
   at::Tensor token_rows;  // [tokens] int64, in the order of ImageSpan: which of T / merge_size^2 rows
 };
 
+// images: at least one. Of pixels without memory (base/simulated.h) the arrays are made, and nothing is
+// written.
 ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>& images);
 
 // Of `config`: what its tokens stand for.

@@ -41,7 +41,8 @@ void ImageRows::place(const at::Tensor& x) const {
 }
 
 void ImageRows::add(int64_t layer, const at::Tensor& x) const {
-  if (adds(layer)) x.index_add_(0, rows, features.deepstack[static_cast<size_t>(layer)]);
+  // Without rows, as on a rank of several that has none of them, index_add_ of meta tensors fails.
+  if (adds(layer) && rows.size(0) > 0) x.index_add_(0, rows, features.deepstack[static_cast<size_t>(layer)]);
 }
 
 RotaryTable rows_that_turn(const RotaryTable& table, const at::Tensor& positions,

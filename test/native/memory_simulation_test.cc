@@ -15,9 +15,10 @@
 #include "counted.h"
 #include "engine/rank_engine.h"
 #include "kernels/gemm.h"
+#include "kernels/quantized_matrix.h"
+#include "memory_setups.h"
 #include "ranks.h"
 #include "rollout/kv_cache.h"
-#include "small_model.h"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -25,129 +26,6 @@ using namespace troupe::test;
 namespace {
 
 constexpr double kTolerance = 0.05;
-constexpr int64_t kCapacity = 512;
-
-struct Setup {
-  std::string variant;
-  HeadKind head = HeadKind::kLm;
-  int64_t ranks = 1;
-  at::ScalarType dtype = at::kFloat;
-  bool checkpointing = false;
-  bool lora = false;
-  ShardingStrategy sharding = ShardingStrategy::kFullShard;
-  bool kl_loss = false;
-  // Ranks of these axes; what is left of `ranks` is data parallelism.
-  int64_t tp = 1, ep = 1, pp = 1, vpp = 1;
-  bool sequence_parallel = false;
-  int64_t cp = 1, decoding = 1;  // decoding: ranks that generate together
-  bool overlap = false;          // sums of gradients, as on a GPU
-  bool frozen = false;           // never trained: no update
-};
-
-std::string describe(const Setup& c) {
-  const char* strategy = c.sharding == ShardingStrategy::kFullShard     ? "full_shard"
-                         : c.sharding == ShardingStrategy::kShardGradOp ? "shard_grad_op"
-                                                                        : "no_shard";
-  std::string ranks = std::to_string(c.ranks);
-  if (c.tp > 1) ranks += " tp " + std::to_string(c.tp) + (c.sequence_parallel ? " sequence parallel" : "");
-  if (c.cp > 1) ranks += " cp " + std::to_string(c.cp);
-  if (c.pp > 1) ranks += " pp " + std::to_string(c.pp) + (c.vpp > 1 ? " x " + std::to_string(c.vpp) : "");
-  if (c.ep > 1) ranks += " ep " + std::to_string(c.ep);
-  if (c.overlap) ranks += " overlapping";
-  if (c.decoding > 1) ranks += " decoding " + std::to_string(c.decoding);
-  if (c.ranks > c.tp * c.pp * c.cp) ranks += std::string(" ") + strategy;
-  return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") +
-         (c.frozen ? " frozen" : "") + " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " +
-         ranks + " | " + (c.checkpointing ? "yes" : "no");
-}
-
-// Large enough that activations, head and weights matter, small enough for a fraction of a second.
-EngineOptions options_of(const Setup& c) {
-  EngineOptions options;
-  ModelConfig& m = options.model = small(c.variant, c.head);
-  m.vocab_size = 4000;
-  m.hidden_size = 256;
-  give_heads(m, 4, c.variant == "gpt2" ? 4 : 2);
-  m.head_dim = 64;
-  m.intermediate_size = 768;
-  m.max_positions = 512;
-  give_windows(m, std::vector<int64_t>(4, 0));
-  if (m.positions == PositionKind::kRope) m.rope_inv_freq.assign(32, 0.5);
-  if (m.latent) give_latent(m, {m.latent->query_rank > 0 ? 96 : 0, 64, 48, 16, 40});
-  if (!m.second_rope_inv_freq.empty()) m.second_rope_inv_freq.assign(32, 0.5);
-  if (m.moe) {
-    m.moe->num_experts = 8;
-    m.moe->top_k = 2;
-    m.moe->intermediate_size = 384;
-    m.moe_layers.assign(4, true);
-  }
-  options.dtype = c.dtype;
-  options.max_tokens = kCapacity;
-  options.gradient_checkpointing = c.checkpointing;
-  if (!c.frozen) options.optim = AdamWOptions{};
-  options.num_threads = 1;  // what other threads allocate is not counted
-  options.sharding = c.sharding;
-  options.overlap_reduction = c.overlap;
-  options.parallel.tp = c.tp;
-  options.parallel.ep = c.ep;
-  options.parallel.cp = c.cp;
-  options.sequence_parallel = c.sequence_parallel;
-  options.pipeline.stages = c.pp;
-  options.pipeline.chunks = c.vpp;
-  if (c.lora) {
-    LoraOptions lora;
-    lora.rank = 8;
-    lora.scale = 2;
-    for (int64_t layer = 0; layer < m.num_layers; ++layer) {
-      const std::string prefix = "layers." + std::to_string(layer) + ".";
-      const int64_t q = m.num_heads * m.head_dim;
-      lora.sites.push_back({prefix + "attn.q", prefix + "attn.qkv.weight", 0, q});
-      lora.sites.push_back({prefix + "attn.o", prefix + "attn.out.weight", 0, m.hidden_size});
-    }
-    options.lora = lora;
-  }
-  return options;
-}
-
-std::vector<ParameterInfo> parameters_of(EngineOptions options) {
-  options.parallel = {};
-  options.pipeline = {};
-  const ParameterStore store =
-      make_store(options, at::kMeta, parallel_dims(options).resolved(1), 0);  // of any size, without memory
-  std::vector<ParameterInfo> infos;
-  for (const Parameter& parameter : store.all()) infos.push_back(parameter.info);
-  return infos;
-}
-
-std::vector<TensorFile> no_files(const EngineOptions& options) {
-  TensorFile file;
-  for (const ParameterInfo& info : parameters_of(options)) {
-    if (info.name.find("lora") != std::string::npos) continue;
-    TensorSlice slice;
-    slice.param = slice.label = info.name;
-    slice.rows = info.shape[0];
-    slice.dtype = "F32";
-    slice.offset = file.size;
-    file.size += std::accumulate(info.shape.begin(), info.shape.end(), int64_t{4}, std::multiplies<>());
-    file.tensors.push_back(slice);
-  }
-  return {file};
-}
-
-MemoryWork work_of(const Setup& c, const EngineOptions& options) {
-  MemoryWork work;
-  work.load = no_files(options);
-  // Three micro-batches of two; a simulation runs two.
-  work.inference = {6, 200, 150};
-  if (!c.frozen) work.update = work.inference;
-  work.kl_loss = c.kl_loss;
-  // More than run together, in steps that cut prompts.
-  work.limits.max_sequences = 8;
-  work.limits.max_step_tokens = 256;
-  work.limits.tensor_parallel = c.decoding;
-  if (c.head == HeadKind::kLm) work.rollouts = {{"generate", 6, 2, 100, 20}};
-  return work;
-}
 
 std::string directory() {
   std::string path = "/tmp/troupe-memory-XXXXXX";
@@ -187,8 +65,10 @@ std::vector<std::vector<PhasePeak>> measured(const Setup& c) {
   return all;
 }
 
-bool packs(at::ScalarType dtype) {
-  return ops::packs(at::empty({1, 1}, dtype));
+// Whether this processor packs weights, and multiplies codes, as the one that is simulated.
+bool as_simulated(const Setup& c) {
+  const at::Tensor weight = at::empty({1, 1}, c.dtype);
+  return ops::packs(weight) && (c.quantization == ops::Quantization::kNone || ops::multiplies_codes(weight));
 }
 
 // No experts or adapters in bfloat16: some of their products are LibTorch's, and oneDNN refuses memory of an
@@ -246,6 +126,40 @@ const std::vector<Setup> kSetups{
      .frozen = true},
     {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .tp = 2, .frozen = true},
     {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .pp = 2, .frozen = true},
+    {.variant = "qwen3", .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .checkpointing = true, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .ranks = 2, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3",
+     .ranks = 2,
+     .dtype = at::kBFloat16,
+     .checkpointing = true,
+     .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .ranks = 2, .pp = 2, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .ranks = 2, .tp = 2, .sequence_parallel = true, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .tower = Setup::Tower::kDeepstack, .tower_trained = false},
+    {.variant = "qwen3", .lora = true, .tower = Setup::Tower::kDeepstack, .tower_trained = false},
+    {.variant = "qwen3_moe", .checkpointing = true, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen2", .tower = Setup::Tower::kWindows},
+    {.variant = "qwen2", .dtype = at::kBFloat16, .tower = Setup::Tower::kWindows},
+    {.variant = "qwen2", .ranks = 2, .checkpointing = true, .tower = Setup::Tower::kWindows},
+    {.variant = "qwen2", .ranks = 2, .checkpointing = true, .pp = 2, .tower = Setup::Tower::kWindows},
+    {.variant = "qwen2", .ranks = 2, .lora = true, .tower = Setup::Tower::kWindows, .tower_trained = false},
+    {.variant = "qwen2", .checkpointing = true, .tower = Setup::Tower::kWindows, .tower_trained = false},
+    {.variant = "qwen2", .dtype = at::kBFloat16, .frozen = true, .tower = Setup::Tower::kWindows},
+    {.variant = "qwen3", .top_k = 64},
+    {.variant = "qwen3", .ranks = 2, .checkpointing = true, .top_k = 64},
+    {.variant = "qwen3", .ranks = 2, .tp = 2, .top_k = 64},
+    {.variant = "qwen3", .ranks = 2, .cp = 2, .top_k = 64},
+    {.variant = "qwen3", .quantization = ops::Quantization::kInt8},
+    {.variant = "qwen3", .quantization = ops::Quantization::kFp8},
+    {.variant = "qwen3", .tower = Setup::Tower::kDeepstack, .quantization = ops::Quantization::kInt8},
+    {.variant = "qwen3_moe", .router_balance = true},
+    {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .router_balance = true, .router_z = true},
+    {.variant = "qwen3_moe", .router_z = true},
+    {.variant = "qwen3_moe", .head = HeadKind::kValue, .router_z = true},
+    {.variant = "qwen3_moe", .routing = RoutingLoad::kRecorded},
+    {.variant = "qwen3_moe", .routing = RoutingLoad::kGiven},
+    {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .ep = 2, .routing = RoutingLoad::kGiven},
 };
 
 }  // namespace
@@ -254,7 +168,7 @@ TEST(an_engine_allocates_what_is_simulated) {
   CHECK(kCounted);
   const bool table = std::getenv("TROUPE_MEMORY_TABLE") != nullptr;
   for (const Setup& c : kSetups) {
-    if (!packs(c.dtype)) continue;  // the simulation is of a processor that does
+    if (!as_simulated(c)) continue;
     const std::vector<std::vector<PhasePeak>> actual = measured(c);
     if (actual[0].empty()) continue;  // reported
     const EngineOptions options = options_of(c);
@@ -317,7 +231,7 @@ int64_t really_held(const EngineOptions& options, const RolloutOptions& limits, 
   engine.open_rollout(limits);
   engine.begin_rollout(0, false);
   RolloutCommands commands;
-  commands.submit = requests_of(load, options.model);
+  commands.submit = requests_of(load, options.model, at::kCPU);
   int64_t held = 0;
   for (RolloutTurn turn; !turn.idle; held = std::max(held, turn.stats.pages_held))
     turn = engine.rollout_turn(std::exchange(commands, {}));
@@ -420,7 +334,17 @@ TEST(work_that_makes_no_sense_is_refused) {
   CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "sequences with a prompt and a response");
   work.update = {1, 513, 2};
   CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "");
+  work.update = {1, 8, 2, {{2, 2}}};
+  CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "a model that reads text alone, got 1");
+  const EngineOptions reads = options_of({.variant = "qwen3", .tower = Setup::Tower::kDeepstack});
+  work.update.images = {{2, 2}, {1, 3}};
+  CHECK_THROWS(simulate_memory(reads, 0, 1, work, false), "within a prompt of 6 tokens, got 7");
+  work.update.images = {{int64_t{1} << 40, int64_t{1} << 40}};
+  CHECK_THROWS(simulate_memory(reads, 0, 1, work, false), "within a prompt of 6 tokens, got one of");
   work.update = {};
+  work.routing = RoutingLoad::kGiven;
+  CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "a model without experts");
+  work.routing = RoutingLoad::kNone;
   work.rollouts = {{"generate", 0, 1, 1, 1}};
   CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "at least one prompt");
 }

@@ -28,11 +28,18 @@ export interface NativeSimulation {
   collectives: NativeSimulatedCollective[];
 }
 
+/** Of an image, the tokens that stand for it: rows, and columns. */
+export interface NativeImageLoad {
+  height: number;
+  width: number;
+}
+
 /** Sequences alike, of one rank or of the ranks that share its micro-batches (`ulysses`). */
 export interface NativeSequenceLoad {
   count: number; // 0: the verb is left out
   length: number; // tokens, prompt and response
   response: number;
+  images: NativeImageLoad[]; // of each prompt
 }
 
 export interface NativeRolloutLoad {
@@ -41,7 +48,19 @@ export interface NativeRolloutLoad {
   n: number; // samples per prompt
   prompt: number;
   response: number;
+  images: NativeImageLoad[]; // of each prompt
 }
+
+/** What a policy's loss has beside the tokens. */
+export interface NativeLossLoad {
+  kl: boolean; // log-probs of a reference
+  topK: number; // of a teacher: its likeliest tokens in the place of each; 0: none
+  routerBalance: boolean; // of a mixture
+  routerZ: boolean;
+}
+
+/** Of the experts of a batch's tokens: recorded by log-probs, and given to updates; or recorded by the rollout, and given to both. */
+export type NativeRoutingLoad = 'none' | 'recorded' | 'given';
 
 /** Of the rollout that several loads share. */
 export interface NativeRolloutLimits {
@@ -50,14 +69,17 @@ export interface NativeRolloutLimits {
   kvCacheBytes: number;
   tensorParallel: number;
   quantization: NativeQuantization;
+  routedExperts: boolean; // are recorded
 }
 
 /** What one rank does (native/engine/memory_phases.h). */
 export interface NativeMemoryWork {
   load: NativeTensorFile[]; // without a path
   inference: NativeSequenceLoad;
+  topK: number; // of the likeliest tokens that log-probs are asked for, too
   update: NativeSequenceLoad;
-  klLoss: boolean;
+  loss: NativeLossLoad;
+  routing: NativeRoutingLoad;
   rollouts: NativeRolloutLoad[];
   /** Of the rollout that they share. */
   limits: NativeRolloutLimits;

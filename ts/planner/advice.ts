@@ -201,7 +201,13 @@ async function moreGpus(spec: PlanSpec, engines: EngineMemory): Promise<Change[]
 function onRanks(spec: PlanSpec, worldSize: number): PlanSpec {
   const part = (count: number): number => Math.ceil((count * spec.worldSize) / worldSize);
   const load = (whole: Load | null): Load | null =>
-    whole === null ? null : { ...whole, sequences: part(whole.sequences) };
+    whole === null
+      ? null
+      : {
+          ...whole,
+          sequences: part(whole.sequences),
+          ...(whole.sent === undefined ? {} : { sent: part(whole.sent) }),
+        };
   const roles = spec.roles.map(
     (role): RoleSpec => ({
       ...role,

@@ -18,6 +18,8 @@ export interface ControllerSpec {
   generated: BatchShape;
   /** What is learnt from. */
   trained: BatchShape;
+  /** Pixels of the images of a prompt, which its sequences share. */
+  imageBytes: number;
   /** Prompts whose responses are all alike are left out: what is kept of several generations is copied. */
   filtered: boolean;
   /** Responses come prompt by prompt, and those to so many prompts ahead of the step wait for later ones; null: as one batch. */
@@ -82,6 +84,8 @@ const LAYOUT = 5 * INT;
 /** A column of what is not of the step's batch. */
 const AHEAD = 'responses ahead';
 const TEACHER_TOP = 'teacherTop';
+/** Lists of images, which batches share: no copy of a batch has others. */
+const IMAGES = 'images';
 
 const sum = (numbers: Iterable<number>): number => [...numbers].reduce((a, b) => a + b, 0);
 
@@ -134,6 +138,7 @@ class StepMemory {
       return;
     }
     const { tokens, responseTokens, sequences } = generated;
+    this.hold(IMAGES, this.images(generated));
     this.hold('tokens', INT * tokens, true);
     this.hold('rolloutLogProbs', FLOAT * responseTokens, true);
     this.hold('responseMask', responseTokens, true);
@@ -148,9 +153,10 @@ class StepMemory {
       routing?.by === 'rollout' ? routing.bytes * shape.tokens : 0;
     const wanted = scoredBytes(trained);
     const kept = wanted + scoredBytes(generated);
-    this.phase('filter', 2 * kept + wanted);
+    this.phase('filter', 2 * kept + wanted + this.images(trained));
     this.columns.clear();
     this.hold('sequences that are kept', wanted + experts(trained));
+    this.hold(IMAGES, this.images(trained));
   }
 
   /** What the step takes is copied into one batch. */
@@ -158,8 +164,9 @@ class StepMemory {
     const { routing } = this.spec;
     const bytes = (shape: BatchShape): number =>
       groupBytes(shape) + (routing?.by === 'rollout' ? routing.bytes * shape.tokens : 0);
-    this.hold(AHEAD, bytes(ahead));
+    this.hold(AHEAD, bytes(ahead) + this.images(ahead));
     this.hold('responses', bytes(trained));
+    this.hold(IMAGES, this.images(trained));
     this.phase('gen', bytes(trained), textBytes(trained) + textBytes(ahead));
   }
 
@@ -220,7 +227,7 @@ class StepMemory {
 
   updates(): void {
     const { trained, resampled, critic, stepwise, weights, rejects } = this.spec;
-    const learnt = this.held;
+    const learnt = this.held - (this.columns.get(IMAGES) ?? 0);
     if (resampled) this.hold('drawn anew', learnt);
     if (critic) this.phase('update_critic', 0);
     // Of the teacher's tokens and of choices of experts each rank is sent one array.
@@ -242,7 +249,11 @@ class StepMemory {
     const ahead = this.columns.get(AHEAD);
     this.columns.clear();
     if (ahead !== undefined) this.hold(AHEAD, ahead);
-    const work = scoredBytes(validation) + copiedResponses(validation) + requestBytes(validation);
+    const work =
+      scoredBytes(validation) +
+      copiedResponses(validation) +
+      requestBytes(validation) +
+      this.images(validation);
     this.phase('testing', work, textBytes(validation));
   }
 
@@ -252,6 +263,10 @@ class StepMemory {
       const kept = lent - used;
       return { ...one, kept, total: one.columns + kept + one.work + one.texts + PROCESS_BYTES };
     });
+  }
+
+  private images({ prompts }: BatchShape): number {
+    return this.spec.imageBytes * prompts;
   }
 
   private get held(): number {

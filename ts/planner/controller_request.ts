@@ -12,6 +12,7 @@ import { routingBytes } from '../engine/routed_experts';
 import { teacherTokens } from '../roles/settings';
 import type { BatchShape, ControllerSpec } from './controller_memory';
 import type { PlanSpec, RoleSpec } from './plan';
+import { pixelBytes } from './worker_batch';
 
 /** Of a step with sequences as long as they may become. `policy`: the pool of the actor. */
 export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): ControllerSpec {
@@ -26,8 +27,8 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
   const ahead = asynchrony(config);
   const replay = routerReplay(config);
   const { bypass_mode: bypass } = algorithm.rollout_correction;
-  const prepared = bypass || registeredPolicyLoss(roles.actor.policy_loss.loss_mode) !== null;
   return {
+    imageBytes: pixelBytes(actor, data.max_prompt_length),
     generated: of(data.gen_batch_size, n),
     trained: of(data.train_batch_size, n),
     filtered: algorithm.filter_groups.enable,
@@ -53,11 +54,15 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
     rejects: rejections.length > 0,
     ownReturns: estimatesReturns(algorithm.adv_estimator),
     resampled: algorithm.use_pf_ppo,
-    stepwise: prepared ? roles.actor.ppo_mini_batch_size * n : null,
+    stepwise: preparesLoss(config) ? roles.actor.ppo_mini_batch_size * n : null,
     validation:
       data.val_files === null || data.val_batch_size === null ? null : of(data.val_batch_size, validation.n),
   };
 }
+
+/** Whether TypeScript prepares the loss of each mini-batch, which is sent by itself then. */
+export const preparesLoss = ({ algorithm, actor_rollout_ref: { actor } }: ResolvedConfig): boolean =>
+  algorithm.rollout_correction.bypass_mode || registeredPolicyLoss(actor.policy_loss.loss_mode) !== null;
 
 /** Ranks that are called with the same sequences. */
 const sharing = ({ ulysses, layout: { parallel, pipeline } }: RoleSpec): number =>

@@ -4,6 +4,7 @@ import { floatBytes, partOffset } from '../checkpoint/write_plan';
 import { fileTensors, tensorMapping } from '../model/tensor_names';
 import type {
   NativeEngineOptions,
+  NativeImageLoad,
   NativeMemoryWork,
   NativeSequenceLoad,
   NativeTensorFile,
@@ -11,6 +12,7 @@ import type {
 } from '../native/bridge';
 import { rowParts } from './places';
 import type { Load, PlanSpec, RoleSpec } from './plan';
+import { imagesWithin } from './prompt_images';
 
 /** AdamW's defaults: they change no shape. */
 const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
@@ -50,18 +52,53 @@ export function engineOptions(
   };
 }
 
+/**
+ * What is asked of a role: all verbs, with the longest responses; of a model that reads images the passes once more with responses of one
+ * token, among which most prompts, and so most images, are in a micro-batch. What is between the two takes no more than one of them.
+ */
+export function memoryWorks(role: RoleSpec): NativeMemoryWork[] {
+  const work = memoryWork(role);
+  if (role.images === undefined) return [work];
+  const short = (load: Load | null): Load | null => load && shortResponses(load);
+  const passes = { ...role, inference: short(role.inference), update: short(role.update), rollouts: [] };
+  return [work, memoryWork(passes)];
+}
+
+/** One for each prompt, because those with the same prompt have its images once. */
+const shortResponses = ({ sequences, samples = 1, ...load }: Load): Load => ({
+  ...load,
+  sequences: Math.ceil(sequences / samples),
+  longest: promptOf(load) + 1,
+  response: 1,
+});
+
+export const promptOf = ({
+  longest,
+  response,
+  prompt = longest - response,
+}: Omit<Load, 'sequences'>): number => prompt;
+
 /** All verbs of a role, with weights in files of the dtypes that are there. No sequence is longer than the model's positions, whatever a configuration allows. */
 export function memoryWork(role: RoleSpec): NativeMemoryWork {
   const [shape] = role.rollouts;
   const { maxPositions } = role.model;
+  const { teacherTokens: topK = 0, routing = 'none', routerLosses } = role;
   return {
     load: [weightFile(role)],
     inference: sequenceLoad(role, role.inference),
+    topK: role.name === 'teacher' ? topK : 0,
     update: sequenceLoad(role, role.update),
-    klLoss: role.name === 'actor',
+    loss: {
+      kl: role.name === 'actor',
+      topK: role.name === 'actor' ? topK : 0,
+      routerBalance: routerLosses?.balance === true,
+      routerZ: routerLosses?.z === true,
+    },
+    routing,
     rollouts: role.rollouts.map(({ verb, prompts, n, promptLength, responseLength }) => {
       const prompt = Math.min(promptLength, maxPositions - 1);
-      return { verb, prompts, n, prompt, response: Math.min(responseLength, maxPositions - prompt) };
+      const response = Math.min(responseLength, maxPositions - prompt);
+      return { verb, prompts, n, prompt, response, images: imagesOf(role, prompt) };
     }),
     limits: {
       maxSequences: shape?.maxSequences ?? 1,
@@ -69,15 +106,21 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       kvCacheBytes: shape?.kvCacheBytes ?? 0,
       tensorParallel: shape?.tensorParallel ?? 1,
       quantization: shape?.quantization ?? 'none',
+      routedExperts: routing === 'given' && shape !== undefined,
     },
   };
 }
 
-export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequenceLoad {
-  if (load === null) return { count: 0, length: 0, response: 0 };
-  const length = Math.min(load.longest, model.maxPositions);
-  return { count: load.sequences, length, response: Math.min(load.response, length - 1) };
+export function sequenceLoad(role: RoleSpec, load: Load | null): NativeSequenceLoad {
+  if (load === null) return { count: 0, length: 0, response: 0, images: [] };
+  const length = Math.min(load.longest, role.model.maxPositions);
+  const response = Math.min(load.response, length - 1);
+  return { count: load.sequences, length, response, images: imagesOf(role, length - response) };
 }
+
+/** Of a prompt of so many tokens. */
+const imagesOf = ({ images }: RoleSpec, prompt: number): NativeImageLoad[] =>
+  images === undefined ? [] : imagesWithin(prompt, images);
 
 /** What is read, as one file. */
 export function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {

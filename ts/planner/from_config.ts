@@ -9,6 +9,8 @@ import {
 import { type PoolName, poolSizes, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
 import { generatesInTraining } from '../config/derived/rollout_place';
+import { routerReplay } from '../config/derived/router_replay';
+import { routerZLossCoef } from '../config/derived/router_z_loss';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
@@ -22,11 +24,13 @@ import {
   referenceSettings,
   sftSettings,
 } from '../roles/role_settings';
+import { teacherTokens } from '../roles/settings';
 import { teacherSettings } from '../roles/teacher_settings';
 import { askedRanks } from './asked_ranks';
 import type { ControllerSpec } from './controller_memory';
-import { controllerNotes, controllerSpec } from './controller_request';
+import { controllerNotes, controllerSpec, preparesLoss } from './controller_request';
 import type { EngineMemory } from './engine_memory';
+import { imageNotes } from './image_notes';
 import type { Placement } from './placement';
 import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
@@ -75,12 +79,14 @@ export async function configuredPlan(
   if (isSftTree(tree)) {
     const config = await decideImages(resolveSftConfig(source, asked), note);
     const pool = planSft(config, { device, worldSize: ranks.policy, memory });
+    notes.push(...imageNotes([pool]));
     return { program: 'sft', notes, pools: [pool], controller: null };
   }
   const config = await decideImages(resolveConfig(source, asked), note);
   checkImages(config, { critic: needsCritic(config), rewardModel: needsRewardModel(config) });
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
+  notes.push(...imageNotes(pools));
   const controller = { spec: controllerSpec(config, pools[0]), notes: controllerNotes(config) };
   return { program: 'train', notes, pools, controller };
 }
@@ -101,6 +107,7 @@ export async function planPools(
   engines: EngineMemory,
 ): Promise<[PlanSpec, ...PlanSpec[]]> {
   const threads = config.trainer.num_threads ?? availableParallelism();
+  const pixels = config.data.mm_processor_kwargs;
   const { policy, ...others } = poolSizes(config);
   const all = policy + Object.values(others).reduce((sum, ranks) => sum + ranks, 0);
   const pool = (name: PoolName, worldSize: number, roles: RoleSpec[]): PlanSpec => ({
@@ -111,7 +118,7 @@ export async function planPools(
     worldSize,
     roles,
   });
-  const roles = policyRoles(config, { device, worldSize: policy }, memory);
+  const roles = policyRoles(config, { device, pixels, worldSize: policy }, memory);
   const model = needsRewardModel(config)
     ? [rewardModelRole(config, { device, worldSize: rewardRanks(config) })]
     : [];
@@ -121,7 +128,7 @@ export async function planPools(
     await chooseReductions(config, ofPolicy, engines),
     ...(rollout === undefined
       ? []
-      : [pool('rollout', rollout, [rolloutRole(config, { device, worldSize: rollout }, memory)])]),
+      : [pool('rollout', rollout, [rolloutRole(config, { device, pixels, worldSize: rollout }, memory)])]),
     ...(reward === undefined ? [] : [pool('reward', reward, model)]),
   ];
 }
@@ -162,7 +169,15 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
   const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout } = roles;
   const perRank = (prompts: number, role: RoleSettings): Load =>
-    loadPerRank(prompts * rollout.n, sharingRanks(role), data, target);
+    loadPerRank({ prompts, samples: rollout.n }, sharingRanks(role), data, target);
+  /** A call has all mini-batches, but with a loss that is prepared for each. */
+  const update = (mini: number, role: RoleSettings, stepwise: boolean): Load => {
+    const load = perRank(mini, role);
+    return stepwise ? load : { ...load, sent: perRank(data.train_batch_size, role).sequences };
+  };
+  const distilled = config.distillation.enabled ? { teacherTokens: teacherTokens(config) } : {};
+  const replay = routerReplay(config);
+  const routing = { disabled: 'none', R2: 'recorded', R3: 'given' } as const;
   const settings = actorSettings(config);
   const spec = roleSpec(settings, target);
   const generates = generatesInTraining(config);
@@ -170,8 +185,11 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
   const found: RoleSpec[] = [
     {
       ...spec,
+      ...distilled,
+      routing: routing[replay],
+      routerLosses: { balance: actor.router_aux_loss_coef !== 0, z: routerZLossCoef(actor) !== 0 },
       inference: perRank(data.train_batch_size, settings),
-      update: perRank(actor.ppo_mini_batch_size, settings),
+      update: update(actor.ppo_mini_batch_size, settings, preparesLoss(config)),
       rollouts: generates ? rolloutShapes(config, settings, target, memory) : [],
     },
   ];
@@ -181,13 +199,18 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     found.push({ ...roleSpec(reference, target), inference });
   }
   for (const teacher of teacherSettings(config))
-    found.push({ ...roleSpec(teacher, target), inference: perRank(data.train_batch_size, teacher) });
+    found.push({
+      ...roleSpec(teacher, target),
+      ...distilled,
+      inference: perRank(data.train_batch_size, teacher),
+    });
   if (needsCritic(config)) {
     const value = criticSettings(config);
     found.push({
       ...roleSpec(value, target),
       inference: perRank(data.train_batch_size, value),
-      update: perRank(critic.ppo_mini_batch_size, value),
+      update: update(critic.ppo_mini_batch_size, value, false),
+      routerLosses: { balance: false, z: routerZLossCoef(critic) !== 0 },
     });
   }
   return found;
@@ -200,6 +223,11 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
     sequences: Math.ceil((data.train_batch_size * sharingRanks(settings)) / target.worldSize),
     longest: data.max_length,
     response: data.max_length - 1,
+    prompt: data.max_length - 1,
   };
-  return { ...roleSpec(settings, target), update: load };
+  return {
+    ...roleSpec(settings, { ...target, pixels: data.mm_processor_kwargs }),
+    routerLosses: { balance: false, z: (config.model.router_z_loss_coef ?? 0) !== 0 },
+    update: load,
+  };
 }

@@ -7,12 +7,16 @@ import type {
   NativeParallelOptions,
   NativePhasePeak,
   NativePipelineOptions,
+  NativeRoutingLoad,
+  NativeSimulatedMemory,
 } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
 import type { EngineMemory } from './engine_memory';
-import { engineOptions, memoryWork } from './engine_request';
+import { engineOptions, memoryWorks } from './engine_request';
 import type { Placement, ShardingStrategy } from './placement';
 import { firstRankOf, type Place, placesThatDiffer } from './places';
+import type { ImageLimits } from './prompt_images';
+import { batchBytes } from './worker_batch';
 
 /** Bytes that a role holds for good on one rank. */
 export interface StateBytes {
@@ -50,6 +54,12 @@ export interface Load {
   longest: number;
   /** Response tokens of the longest. */
   response: number;
+  /** Tokens of a prompt, at most. Default: what is no response in the longest. */
+  prompt?: number;
+  /** Sequences with one prompt. Default 1. */
+  samples?: number;
+  /** Sequences that the rank is sent with them in one call, as several mini-batches. Default: no others. */
+  sent?: number;
 }
 
 /** How ranks share the matrices, experts and layers of a model. */
@@ -66,6 +76,14 @@ export interface RoleSpec {
   fileDtypes?: ReadonlyMap<string, FileDtype>;
   /** Adapters; none: every parameter is trained. */
   lora?: Pick<Lora, 'mapping' | 'native'>;
+  /** Of a model that reads images. */
+  images?: ImageLimits;
+  /** Of a distillation: tokens of a teacher in the place of each response token. The teacher finds them, the actor learns from them. Default 0. */
+  teacherTokens?: number;
+  /** Of a mixture: which losses of its routers an update has. Default: none. */
+  routerLosses?: { balance: boolean; z: boolean };
+  /** Of a mixture: where the experts of its tokens are recorded, and where they are given. Default 'none'. */
+  routing?: NativeRoutingLoad;
   dtype: 'float32' | 'bfloat16';
   strategy: ShardingStrategy;
   /** Ranks of data parallelism that share one copy of the state; null: all. */
@@ -121,6 +139,8 @@ export interface MemoryParts {
   activations: number;
   head: number;
   kvCache: number;
+  /** Of what it is sent or sends: pixels of images, tokens of a teacher. On a GPU they lie on the host. */
+  batch: number;
   /** The worker process, or the context on a GPU. */
   process: number;
 }
@@ -209,13 +229,15 @@ async function planRank(spec: PlanSpec, place: Place, engines: EngineMemory): Pr
     spec.roles.map(async (role, i) => {
       const rank = firstRankOf(role, place.stages[i] as number, worldSize);
       const options = engineOptions(role, spec);
-      const { state, parameters, phases } = await engines.ask({
-        options,
-        rank,
-        worldSize,
-        work: memoryWork(role),
-        gpu,
-      });
+      const [first, ...others] = await Promise.all(
+        memoryWorks(role).map((work) => engines.ask({ options, rank, worldSize, work, gpu })),
+      );
+      const { state, parameters, phases: found } = first as NativeSimulatedMemory;
+      const phases = found.map((phase) =>
+        others
+          .flatMap((other) => other.phases.filter(({ verb }) => verb === phase.verb))
+          .reduce((most, one) => (one.bytes > most.bytes ? one : most), phase),
+      );
       return { role, phases, count: parameters, held: stateBytes(state), host: stateBytes(state.host) };
     }),
   );
@@ -233,6 +255,7 @@ async function planRank(spec: PlanSpec, place: Place, engines: EngineMemory): Pr
           activations: peak.activations + Math.max(0, peak.state - own),
           head: peak.head,
           kvCache: peak.kvCache,
+          batch: gpu ? 0 : batchBytes(role, peak.verb),
           process: PROCESS_BYTES[device],
         };
         const all = Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);

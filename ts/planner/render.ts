@@ -41,10 +41,18 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
       spec.worldSize === 1 ? '-' : [strategy, ...layoutTexts(spec.roles[i] as RoleSpec)].join(', ');
     return [role, formatCount(count), dtype, sharding, ...bytesOf(state)];
   });
+  const withBatch = plan.phases.some(({ memory }) => memory.batch > 0);
   const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [
     `${role}: ${verb}`,
     instant,
-    ...[memory.gathered, memory.activations, memory.head, memory.kvCache, total].map(formatBytes),
+    ...[
+      memory.gathered,
+      memory.activations,
+      memory.head,
+      memory.kvCache,
+      ...(withBatch ? [memory.batch] : []),
+      total,
+    ].map(formatBytes),
   ]);
   const { peak } = plan;
   const resident = peak.memory.parameters + peak.memory.gradients + peak.memory.optimizer;
@@ -63,7 +71,16 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     ...plan.roles.flatMap(({ count }, i) => packedText(spec.roles[i] as RoleSpec, count)),
     '',
     ...table([
-      ['phase', 'peak at', 'gathered', 'activations', 'head', 'KV cache', 'with all held'],
+      [
+        'phase',
+        'peak at',
+        'gathered',
+        'activations',
+        'head',
+        'KV cache',
+        ...(withBatch ? ['batch'] : []),
+        'with all held',
+      ],
       ...phases,
     ]),
     '',

@@ -7,7 +7,7 @@ import { loadPerRank, roleSpec, sharingRanks, type Target } from './role_parts';
 export function rewardModelRole(config: ResolvedConfig, target: Target): RoleSpec {
   const { data, actor_rollout_ref } = config;
   const settings = rewardModelSettings(config);
-  const sequences = data.gen_batch_size * actor_rollout_ref.rollout.n;
+  const sequences = { prompts: data.gen_batch_size, samples: actor_rollout_ref.rollout.n };
   const load = loadPerRank(sequences, sharingRanks(settings), data, target);
   return {
     ...roleSpec(settings, target),

@@ -11,20 +11,23 @@ import { parallelOptions } from '../roles/fsdp_options';
 import { roleAdapters } from '../roles/role_adapters';
 import type { RoleSettings } from '../roles/role_settings';
 import type { Load, RoleLayout, RoleSpec } from './plan';
+import { imageLimits, type PixelLimits } from './prompt_images';
 
 /** Where a role runs. */
 export interface Target {
   device: 'cpu' | 'cuda';
   worldSize: number;
+  /** data.mm_processor_kwargs. Default: as the models say. */
+  pixels?: PixelLimits;
 }
 
 /** Neighbours and stages that are called with the same sequences: with Ulysses, context and tensor parallelism and pipelines. */
 export const sharingRanks = ({ ulysses, layout }: Pick<RoleSettings, 'ulysses' | 'layout'>): number =>
   ulysses * (layout.cp ?? 1) * layout.tp * layout.pp;
 
-/** The share of `sequences` of one rank, or of `sharing` ranks that are called with the same ones. */
+/** The share of `samples` responses to each of so many prompts of one rank, or of `sharing` ranks that are called with the same ones. */
 export const loadPerRank = (
-  sequences: number,
+  { prompts, samples }: { prompts: number; samples: number },
   sharing: number,
   {
     max_prompt_length: prompt,
@@ -32,16 +35,20 @@ export const loadPerRank = (
   }: { max_prompt_length: number; max_response_length: number },
   { worldSize }: Target,
 ): Load => ({
-  sequences: Math.ceil((sequences * sharing) / worldSize),
+  sequences: Math.ceil((prompts * samples * sharing) / worldSize),
   longest: prompt + response,
   response,
+  samples,
 });
 
 /**
  * An engine that is not called yet: with the shape of the role's model, of which no weight is read.
  * @throws ConfigError, TroupeError INVALID_MODEL naming the key
  */
-export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
+export function roleSpec(
+  role: RoleSettings,
+  { device, worldSize, pixels = { min_pixels: null, max_pixels: null } }: Target,
+): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: _, ...keys } = role.keys;
   const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role);
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
@@ -56,6 +63,7 @@ export function roleSpec(role: RoleSettings, { device, worldSize }: Target): Rol
     ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
     layout: checkedLayout(role, model, parallel, worldSize),
     ...(lora === null ? {} : { lora }),
+    ...(model.vision === null ? {} : { images: imageLimits(role.model, model.vision, pixels) }),
     dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
     strategy: sharding,
     shardSize: fsdpSize > 1 ? fsdpSize : null,

@@ -1,6 +1,7 @@
 // Generation: what it asks of a rank, whether of one that trains or of one that does nothing else.
 import type { ResolvedConfig } from '../config/config';
 import { decodingRanks } from '../config/derived/rollout_place';
+import { routerReplay } from '../config/derived/router_replay';
 import { checkDecoding } from '../roles/check_decoding';
 import { type RoleSettings, rolloutSettings } from '../roles/role_settings';
 import type { RoleSpec, RolloutShape } from './plan';
@@ -56,5 +57,9 @@ export function rolloutRole(config: ResolvedConfig, target: Target, memory: numb
   const settings = rolloutSettings(config);
   const spec = roleSpec(settings, target);
   checkDecoding(config, spec.model);
-  return { ...spec, rollouts: rolloutShapes(config, settings, target, memory) };
+  return {
+    ...spec,
+    routing: routerReplay(config) === 'R3' ? 'given' : 'none',
+    rollouts: rolloutShapes(config, settings, target, memory),
+  };
 }

@@ -5,6 +5,7 @@ import { runInNewContext } from 'node:vm';
 import { ValidTokens } from '../../../ts/algorithms/rollout_correction/valid_tokens';
 import { Batch } from '../../../ts/batch/batch';
 import { ColumnMemory } from '../../../ts/batch/column_memory';
+import type { PromptImage } from '../../../ts/batch/prompt_image';
 import type { ResolvedConfig } from '../../../ts/config/config';
 import { asynchrony } from '../../../ts/config/derived/asynchrony';
 import { needsCritic, needsReference } from '../../../ts/config/derived/roles';
@@ -12,6 +13,7 @@ import { planController } from '../../../ts/planner/controller_memory';
 import { controllerSpec } from '../../../ts/planner/controller_request';
 import { ONE_MODEL } from '../../../ts/planner/places';
 import type { PlanSpec } from '../../../ts/planner/plan';
+import type { ImageLimits } from '../../../ts/planner/prompt_images';
 import { controllerWarnings } from '../../../ts/planner/render_controller';
 import type { RewardManager } from '../../../ts/reward/contract/types';
 import type { BatchRequest } from '../../../ts/rollout/engine';
@@ -47,10 +49,16 @@ const configOf = (overrides: readonly string[]): ResolvedConfig =>
   ]);
 
 /** A pool of two ranks, so that results come in parts. */
-const policyOf = (roles: readonly string[] = ['actor', 'reference', 'critic']): PlanSpec =>
+const policyOf = (images?: ImageLimits): PlanSpec =>
   ({
     worldSize: 2,
-    roles: roles.map((name) => ({ name, ulysses: 1, layout: ONE_MODEL, model: { moe: null } })),
+    roles: ['actor', 'reference', 'critic'].map((name) => ({
+      name,
+      ulysses: 1,
+      layout: ONE_MODEL,
+      model: { moe: null, maxPositions: 1024 },
+      ...(images === undefined ? {} : { images }),
+    })),
   }) as unknown as PlanSpec;
 
 setFlagsFromString('--expose-gc');
@@ -174,16 +182,28 @@ function rewardOf(measured: Measured): RewardManager {
   };
 }
 
-const promptOf = (i: number): Prompt => ({
+/** Of a model of which a token stands for 28 x 28 pixels. */
+const SIDE = 28;
+const LIMITS: ImageLimits = { leastTokens: 1, mostTokens: 100, tokenBytes: 3 * SIDE ** 2 };
+
+/** One image in the place of all tokens, with pixels of its own. */
+function imageOf(): PromptImage[] {
+  const [height, width] = [(SIDE * PROMPT) / 4, SIDE * 4];
+  return [{ height, width, pixels: new Uint8Array(height * width * 3) }];
+}
+
+const promptOf = (i: number, images: boolean): Prompt => ({
   tokens: Int32Array.from({ length: PROMPT }, (_, t) => (i >> (4 * t)) % 16),
   dataSource: 'made',
   groundTruth: '',
   extraInfo: {},
+  // Read when they are wanted, as those of data are.
+  ...(images ? { images: async () => imageOf() } : {}),
 });
 
 /** The second step of a run, phase by phase. */
-async function measuredStep(config: ResolvedConfig, measured: Measured): Promise<void> {
-  const given = Array.from({ length: config.data.gen_batch_size }, (_, i) => promptOf(i));
+async function measuredStep(config: ResolvedConfig, measured: Measured, images: boolean): Promise<void> {
+  const given = Array.from({ length: config.data.gen_batch_size }, (_, i) => promptOf(i, images));
   const kl = { value: 0.1, update: () => undefined, state: () => ({ value: 0.1 }), restore: () => undefined };
   const context: StepContext = {
     config,
@@ -234,7 +254,22 @@ const WEIGHED = [
   ...sized(FEW),
 ];
 
-test.each<[string, string[]]>([
+test.each<[string, string[], ImageLimits?]>([
+  ['images', ['actor_rollout_ref.actor.use_kl_loss=true', ...sized(FEW)], LIMITS],
+  [
+    'images of prompts that are left out',
+    [
+      'algorithm.filter_groups={enable: true, metric: seq_reward}',
+      ...sized(FEW / 16),
+      `data.gen_batch_size=${FEW}`,
+    ],
+    LIMITS,
+  ],
+  [
+    'images of sequences that are drawn anew',
+    ['algorithm={adv_estimator: gae, use_pf_ppo: true}', ...sized(FEW)],
+    LIMITS,
+  ],
   ['GRPO with a reference', ['actor_rollout_ref.actor.use_kl_loss=true']],
   [
     'PPO with a critic, KL in the reward and sequences that are drawn anew',
@@ -256,9 +291,9 @@ test.each<[string, string[]]>([
   ],
 ])(
   '%s: what each phase of a step holds is what is planned, within 10 %%',
-  async (_, overrides) => {
+  async (_, overrides, images) => {
     const config = configOf(overrides);
-    const spec = controllerSpec(config, policyOf());
+    const spec = controllerSpec(config, policyOf(images));
     const plan = planController(spec);
     const measured = new Measured(await settledBytes());
     // What rollout correction takes is seen in the middle of it. Not by a spy of Jest, which holds all that it is given.
@@ -274,7 +309,7 @@ test.each<[string, string[]]>([
       return clampedDeviation.apply(this, args);
     };
     try {
-      await measuredStep(config, measured);
+      await measuredStep(config, measured, images !== undefined);
     } finally {
       ValidTokens.prototype.clampedDeviation = clampedDeviation;
       Batch.concat = concat;
