@@ -1,40 +1,25 @@
 """A process that scores with a user's reward function in Python, as verl calls it.
 
-The process that started this one writes to file descriptor 3, and reads from 4. Both sides write JSON in ASCII, one message a line:
-ts/reward/scorers/scorer_protocol.ts says which, ts/reward/scorers/json_lines.ts how.
+Messages: ts/reward/scorers/scorer_protocol.ts says which, ts/reward/scorers/json_lines.ts how special numbers stand in them.
 """
 
 import asyncio
-import importlib.util
 import inspect
 import json
 import numbers
-import os
 import queue
-import signal
 import sys
 import threading
-import traceback
 
-REQUESTS, REPLIES = 3, 4
+from troupe_process import FUNCTION, Channel, Refused, Told, bear_signals, end_with_parent, load, told
+
 # Characters of JSON for one response; the trainer refuses from there on, see contract/outcome.ts.
 MAX_OUTCOME = 64 * 1024
-# Characters of an exception's own text, calls of its traceback, and characters of each one's line that the trainer is told.
-MAX_TEXT = 300
-MAX_CALLS = 6
-MAX_LINE = 100
 # What verl gives to functions that ask a generative reward model.
 GENERATIVE = ("reward_router_address", "reward_model_tokenizer")
 
-PATH_KEY = "reward.custom_reward_function.path"
-
-
-class Told(Exception):
-    """What is said as it stands."""
-
-
-class Refused(Told):
-    """A mistake of the configuration."""
+SECTION = "reward.custom_reward_function"
+PATH_KEY = SECTION + ".path"
 
 
 def restored(message):
@@ -45,127 +30,6 @@ def restored(message):
             holder = holder[key]
         holder[path[-1]] = int(digits) if digits.lstrip("-").isdigit() else float(digits)
     return message
-
-
-class Channel:
-    def __init__(self):
-        for each in (REQUESTS, REPLIES):
-            os.set_inheritable(each, False)
-        self._lock = threading.Lock()
-
-    def send(self, special=(), **message):
-        message["special"] = special
-        data = memoryview(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n")
-        with self._lock:
-            while data:
-                data = data[os.write(REPLIES, data) :]
-
-    def read(self, take):
-        """Gives every message to `take`; at the end, the parent's, this process ends, whatever its main thread does."""
-        try:
-            with open(REQUESTS, "rb", closefd=False) as lines:
-                for line in lines:
-                    take(restored(json.loads(line)))
-        finally:
-            os._exit(1)
-
-
-def end_with_parent():
-    """A library that holds the interpreter's lock lets no thread see the end of the parent: there the kernel sees to it."""
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    except (ImportError, OSError, AttributeError):
-        pass
-
-
-def bear_signals():
-    """A scheduler sends these to every process of a job, and the trainer still wants its rewards then. Children obey them."""
-    borne = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-    usual = [(each, signal.signal(each, lambda *_: None)) for each in borne]
-
-    def child():
-        for each in (REQUESTS, REPLIES):
-            os.close(each)
-        for each, handler in usual:
-            signal.signal(each, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, borne)
-
-    os.register_at_fork(
-        # One that comes before the child has its own handlers waits for them.
-        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, borne),
-        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, borne),
-        after_in_child=child,
-    )
-
-
-def text_of(error):
-    # Of a syntax error the lines that Python shows it in have no place here.
-    if isinstance(error, SyntaxError):
-        whole = "SyntaxError: %s" % error
-    else:
-        whole = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return whole if len(whole) <= MAX_TEXT else "%s… (%d characters)" % (whole[:MAX_TEXT], len(whole))
-
-
-def told(error):
-    """What the trainer is told of an exception, whose own methods may fail, too."""
-    if isinstance(error, Told):
-        return str(error)
-    try:
-        return described(error)
-    except BaseException:
-        return type(error).__name__
-
-
-def described(error):
-    """An exception with its traceback, the innermost call first, because what is long is cut at its end."""
-    text = text_of(error)
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None:
-        text += " (after %s)" % text_of(cause)
-    calls = [
-        "%s:%s in %s: %s" % (one.filename, one.lineno, one.name, (one.line or "")[:MAX_LINE])
-        for one in reversed(traceback.extract_tb(error.__traceback__))
-        if one.filename != __file__ and not one.filename.startswith("<frozen importlib")
-    ]
-    if len(calls) > MAX_CALLS:
-        calls = calls[: MAX_CALLS - 1] + ["…", calls[-1]]
-    return text + (", at " + ", from ".join(calls) if calls else "")
-
-
-def importable(file):
-    """A name for the module: where no other module has it that by which processes of `multiprocessing` can import it."""
-    name = os.path.splitext(os.path.basename(file))[0]
-    try:
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
-    except ValueError:
-        found = None
-    return name if found is not None and found.origin == file else "custom_module_" + name
-
-
-def load(path, name):
-    file = os.path.abspath(path)
-    # As `python -m` has it, where verl is started; the module's own directory beside.
-    sys.path[0] = os.getcwd()
-    sys.path.append(os.path.dirname(file))
-    module_name = importable(file)
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    module = importlib.util.module_from_spec(spec)
-    # Data classes and pickled objects look their module up.
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        raise Refused("%s: %s (Python %s) could not load %s: %s" % (PATH_KEY, sys.executable, sys.version.split()[0], file, told(error)))
-    found = getattr(module, name, None)
-    if callable(found):
-        return found
-    others = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module_name]
-    raise Refused(
-        "reward.custom_reward_function.name: %s has no function '%s'; it has: %s" % (file, name, ", ".join(others) or "none")
-    )
 
 
 NAMES = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -250,7 +114,7 @@ class Worker:
 
     def setup(self, setup):
         module, self.kwargs = setup["module"], setup["kwargs"]
-        self.function = load(module["path"], module["name"])
+        self.function = load(module["path"], module["name"], SECTION, FUNCTION)
         check_parameters(self.function, BATCH_NAMES if module.get("batch") else NAMES, self.kwargs)
 
     def call(self, job):
@@ -321,7 +185,7 @@ def main():
     channel = Channel()
     channel.send(type="here")
     requests = queue.SimpleQueue()
-    threading.Thread(target=channel.read, args=(requests.put,), daemon=True).start()
+    threading.Thread(target=channel.read, args=(lambda message: requests.put(restored(message)),), daemon=True).start()
     worker = Worker(channel)
     first = requests.get()
     try:

@@ -32,7 +32,7 @@ export function toLine(message: object): string {
 
 /** @throws Error when it is no message */
 export function fromLine(line: string): unknown {
-  const { special, ...message } = JSON.parse(line) as { special: Special };
+  const { special = [], ...message } = JSON.parse(line) as { special?: Special };
   for (const [path, name] of special) {
     let holder = message as Record<string | number, unknown>;
     for (const key of path.slice(0, -1)) holder = holder[key] as Record<string | number, unknown>;
