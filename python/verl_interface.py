@@ -207,14 +207,14 @@ MODULES = {
 }
 
 
-def install():
-    """Makes them importable under verl's names."""
-    for name, members in MODULES.items():
+def install(interface=MODULES, make=types.ModuleType):
+    """Makes them importable under verl's names. `interface`: modules and what they have; `make`: a module of a name."""
+    for name, members in interface.items():
         parts = name.split(".")
         for i in range(1, len(parts) + 1):
             own = ".".join(parts[:i])
             if own not in sys.modules:
-                module = sys.modules[own] = types.ModuleType(own)
+                module = sys.modules[own] = make(own)
                 module.__path__ = []
                 if i > 1:
                     setattr(sys.modules[".".join(parts[: i - 1])], parts[i - 1], module)

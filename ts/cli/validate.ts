@@ -19,6 +19,7 @@ import { ConfigError } from '../errors';
 import { absentModels, checkModels, checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
 import { checkRouterLosses } from '../roles/router_losses';
+import { checkClassFile } from '../trainer/class_rows';
 
 const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
 
@@ -77,6 +78,7 @@ async function validationReport(file: string, overrides: readonly string[]): Pro
     program === 'sft' ? resolveSftConfig(source, overrides) : resolveConfig(source, overrides);
   checkFeatures(tree, load);
   const config = load();
+  if ('actor_rollout_ref' in config) checkClassFile(config);
   const shown = hide(tree, hidden, { moved: [], copied: [] });
   const absent = await checkedModels(config);
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);

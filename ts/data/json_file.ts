@@ -13,12 +13,22 @@ import type { Row, RowFile } from './row';
 const PARSED_AT_ONCE = 32 * 2 ** 20;
 const CHUNK = 4 * 2 ** 20;
 
+export interface JsonOptions {
+  /** Bytes. */
+  parsedAtOnce?: number;
+  /** Messages have it, and numbers of rows, in place of the file and its lines. */
+  name?: string;
+}
+
 /**
  * A file of one JSON object per line, or of one array of objects: what it begins with decides. A large file is scanned once
  * for where its rows begin and end; its rows are parsed when they are read.
  * @throws TroupeError IO, or INVALID_DATA naming file and line
  */
-export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFile {
+export function openJsonFile(
+  path: string,
+  { parsedAtOnce = PARSED_AT_ONCE, name }: JsonOptions = {},
+): RowFile {
   let fd: number;
   try {
     isRegularFile(path);
@@ -33,9 +43,15 @@ export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFi
       const text = decodeUtf8(readFileSync(fd), (line) => notText(`${path}:${line}`));
       const isArray = /^\s*\[/.test(text) && path.endsWith('.json');
       const { rows, lines } = isArray ? parseArray(path, text) : parseLines(path, text);
-      return new MemoryFile(path, rows, lines, size);
+      return new MemoryFile(name ?? path, rows, name === undefined ? lines : null, size);
     }
-    const file = new IndexedFile(path, fd, scan(path, fd), size);
+    const index = scan(path, fd);
+    const file = new IndexedFile(
+      name ?? path,
+      fd,
+      name === undefined ? index : { ...index, lines: null },
+      size,
+    );
     kept = true;
     return file;
   } catch (cause) {

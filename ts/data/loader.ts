@@ -8,6 +8,8 @@ export interface LoaderOptions {
   batchSizeKey?: string;
   shuffle: boolean;
   seed: number;
+  /** Digest of the samples, where they are made anew at every start. */
+  content?: string;
 }
 
 /** Where a loader stands: `position` samples of the order of epoch `epoch` have been handed out or passed over. */
@@ -18,6 +20,7 @@ export interface LoaderState {
   size: number;
   seed: number;
   shuffle: boolean;
+  content?: string;
 }
 
 /** Where samples are in the order of an epoch, and what that order is. */
@@ -85,8 +88,9 @@ export class BatchLoader<T> {
   }
 
   state(): LoaderState {
-    const { seed, shuffle } = this.options;
-    return { epoch: this.epoch, position: this.position, size: this.size, seed, shuffle };
+    const { seed, shuffle, content } = this.options;
+    const order = { epoch: this.epoch, position: this.position, size: this.size, seed, shuffle };
+    return content === undefined ? order : { ...order, content };
   }
 
   /** @throws TroupeError INVALID_DATA when the state is of another data set or order */
@@ -101,6 +105,15 @@ export class BatchLoader<T> {
             `go on with ${key === 'size' ? 'those rows (data.train_files, data.train_max_samples)' : `that data.${key}`}, or begin anew (trainer.resume_mode=disable)`,
         );
       }
+    }
+    if (saved.content !== here.content) {
+      const what = (one?: string): string =>
+        one === undefined ? 'files' : `a class (data.custom_cls), SHA-256 ${one.slice(0, 12)}`;
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] cannot resume: the checkpoint was made with the rows of ${what(saved.content)}, now they are those of ${what(here.content)}: expected the same ` +
+          'rows at every start (a class that draws needs a seed), or begin anew (trainer.resume_mode=disable)',
+      );
     }
     const natural = (value: number): boolean => Number.isSafeInteger(value) && value >= 0;
     if (!natural(saved.epoch) || !natural(saved.position) || saved.position > this.size) {

@@ -5,7 +5,7 @@ import { ChosenRows, type Dataset, type Usable } from './dataset';
 import type { ImageReading } from './images/image_tokens';
 import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
-import { column, MEDIA_COLUMNS, type Row } from './row';
+import { column, MEDIA_COLUMNS, type Row, type RowPath } from './row';
 import { RowFiles } from './row_file';
 import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
@@ -68,7 +68,7 @@ export class RlDataset implements Dataset<RlSample> {
 
   /** @throws TroupeError IO or INVALID_DATA naming file and row */
   static async open(
-    paths: readonly string[],
+    paths: readonly RowPath[],
     tokenizer: Tokenizer,
     options: RlDatasetOptions,
   ): Promise<RlDataset> {
@@ -79,7 +79,7 @@ export class RlDataset implements Dataset<RlSample> {
 
   /** Of files that have been opened once: no row is looked at. `keptBytes`: as {@link RowFiles.open} has it. */
   static async unchecked(
-    paths: readonly string[],
+    paths: readonly RowPath[],
     tokenizer: Tokenizer,
     options: RlDatasetOptions,
     keptBytes?: number,

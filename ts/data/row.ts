@@ -3,6 +3,12 @@ import { TroupeError } from '../errors';
 
 export type Row = Readonly<Record<string, unknown>>;
 
+/** A file of rows; one that another program has just written has a name that says whose rows they are. */
+export type RowPath = string | { readonly path: string; readonly name: string };
+
+/** What messages call it. */
+export const rowsName = (file: RowPath): string => (typeof file === 'string' ? file : file.name);
+
 /** A data file as numbered rows. */
 export interface RowFile {
   readonly path: string;

@@ -1,18 +1,20 @@
 import { TroupeError } from '../errors';
 import { openJsonFile } from './json_file';
 import { ParquetFile } from './parquet_file';
-import type { Projection, RowFile } from './row';
+import { type Projection, type RowFile, type RowPath, rowsName } from './row';
 
 /**
  * Opens .jsonl, .json (an array, or one object per line) or .parquet. Large files are not read but indexed; their rows
- * are read when they are asked for. `keptBytes`: of rows that have been read, kept for when they are asked for again.
+ * are read when they are asked for. What has a name of its own is JSONL. `keptBytes`: of rows that have been read, kept for when they are
+ * asked for again.
  * @throws TroupeError IO or INVALID_DATA naming file and line
  */
 export async function openRowFile(
-  file: string,
+  file: RowPath,
   projection: Projection | null = null,
   keptBytes?: number,
 ): Promise<RowFile> {
+  if (typeof file !== 'string') return openJsonFile(file.path, { name: file.name });
   if (file.endsWith('.parquet')) return await ParquetFile.open(file, projection, keptBytes);
   if (file.endsWith('.jsonl') || file.endsWith('.json')) return openJsonFile(file);
   throw new TroupeError('INVALID_DATA', `[data] ${file}: expected a .parquet, .jsonl or .json file`);
@@ -32,14 +34,14 @@ export class RowFiles {
 
   /** @throws TroupeError as {@link openRowFile}, and INVALID_DATA when there are no rows */
   static async open(
-    paths: readonly string[],
+    paths: readonly RowPath[],
     projection: Projection | null = null,
     keptBytes?: number,
   ): Promise<RowFiles> {
     const opened = paths.map((path) => openRowFile(path, projection, keptBytes));
     const files = new RowFiles(await Promise.all(opened));
     if (files.length > 0) return files;
-    throw new TroupeError('INVALID_DATA', `[data] ${paths.join(', ')}: the data set is empty`);
+    throw new TroupeError('INVALID_DATA', `[data] ${paths.map(rowsName).join(', ')}: the data set is empty`);
   }
 
   get length(): number {

@@ -35,11 +35,15 @@ export async function decideImages<C extends ResolvedConfig | ResolvedSftConfig>
   }
   if (model.read_images !== null) return config;
   const { train_files: train, val_files: validation, image_key: column } = config.data;
-  const files = [...train, ...(validation ?? [])];
+  // What a class makes of its files is known when it has run.
+  const made = 'actor_rollout_ref' in config && config.data.custom_cls.path !== null;
+  const files = made ? [] : [...train, ...(validation ?? [])];
   const decided = await haveImages(files, column);
   const why = files.some((name) => existsSync(name))
     ? `the data have ${decided ? '' : 'no '}images (data.image_key ${column})`
-    : 'no data are there to look at';
+    : made
+      ? 'the rows of data.custom_cls are not there yet'
+      : 'no data are there to look at';
   say(
     `${key}: ${decided}, as ${why}: of ${model.path} ${decided ? 'the tower is read, too' : 'the language model alone is read'}`,
   );

@@ -47,6 +47,9 @@ function identityKeys(config: RunConfig): string[] {
     ...(needsCritic(config) ? model('critic.model') : []),
     'data.train_files',
     'data.prompt_key',
+    ...(config.data.custom_cls.path === null
+      ? []
+      : ['data.custom_cls.path', 'data.custom_cls.name', 'data.custom_cls.config']),
     'algorithm.adv_estimator',
     'actor_rollout_ref.actor.policy_loss.loss_mode',
     'reward.reward_model.enable',

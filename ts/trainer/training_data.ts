@@ -5,6 +5,7 @@ import { SampleSource } from '../data/reading/sample_source';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
+import { rowsOfData, type SetRows } from './class_rows';
 import { imageReading } from './image_reading';
 import type { Decoder, Prompt } from './rollout';
 
@@ -110,14 +111,15 @@ async function batchesPerEpoch(
   return loader.batchesPerEpoch(usable);
 }
 
-/** The prompts that `data.train_files` and `data.val_files` hold. */
+/** The prompts that `data.train_files` and `data.val_files` hold, or that `data.custom_cls` makes of them. */
 export const loadTrainingData: LoadTrainingData = async (config, tools = null) => {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
   const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
-  const open = async (paths: readonly string[], maxSamples: number): Promise<Prompts> => {
+  const rows = await rowsOfData(config, seed, images !== null);
+  const open = async ({ paths }: SetRows, maxSamples: number): Promise<Prompts> => {
     const options: RlDatasetOptions = {
       promptKey: data.prompt_key,
       dataSourceKey: data.reward_fn_key,
@@ -136,26 +138,29 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     const spec = { kind: 'rl', paths, tokenizer: tokenizer.source, options } as const;
     return { dataset, source: SampleSource.of(dataset, spec) };
   };
-  const train = await open(data.train_files, data.train_max_samples);
+  let train: Prompts | null = null;
   let heldOut: Prompts | null = null;
   const close = async (): Promise<void> => {
-    await Promise.all([train.source.close(), heldOut?.source.close()]);
+    await Promise.all([train?.source.close(), heldOut?.source.close()]);
+    rows.close();
   };
   try {
+    train = await open(rows.train, data.train_max_samples);
     const loader = new BatchLoader<Prompt>(train.dataset.length, train.source.load, {
       batchSize: data.gen_batch_size,
       batchSizeKey:
         data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
       shuffle: data.shuffle,
       seed,
+      ...(rows.train.digest === undefined ? {} : { content: rows.train.digest }),
     });
-    const notes: string[] = [];
+    const notes = [...rows.notes];
     const batches = await batchesPerEpoch(config, train, loader, notes);
     const { dataSources: trainedSources } = train.dataset;
     const dataSources = new Set(trainedSources);
     let validation: Prompt[] = [];
-    if (data.val_files !== null) {
-      heldOut = await open(data.val_files, data.val_max_samples);
+    if (rows.validation !== null) {
+      heldOut = await open(rows.validation, data.val_max_samples);
       validation = await allPrompts(heldOut, notes);
       // Their images are read again in every validation.
       if (images === null) await heldOut.source.close();

@@ -39,11 +39,11 @@ describe('JSON', () => {
         ['a.json', '[]'],
         ['a.jsonl', '\n \n'],
       ] as const) {
-        const file = openJsonFile(write(name, content), limit);
+        const file = openJsonFile(write(name, content), { parsedAtOnce: limit });
         expect(file.inMemory).toBe(limit > 0);
         expect(await rowsOf(file)).toEqual(content.includes('x,') ? rows : []);
       }
-      const file = openJsonFile(write('a.jsonl', lines), limit);
+      const file = openJsonFile(write('a.jsonl', lines), { parsedAtOnce: limit });
       expect([0, 1, 2].map((i) => file.where(i))).toEqual([1, 4, 5].map((n) => `${file.path}:${n}`));
     },
   );
@@ -60,8 +60,11 @@ describe('JSON', () => {
         d: '12345678901234567891',
         e: 9007199254740991,
       };
-      expect(await rowsOf(openJsonFile(write('a.jsonl', row), limit))).toEqual([expected]);
-      expect(await rowsOf(openJsonFile(write('a.json', `[${row}, {}]`), limit))).toEqual([expected, {}]);
+      expect(await rowsOf(openJsonFile(write('a.jsonl', row), { parsedAtOnce: limit }))).toEqual([expected]);
+      expect(await rowsOf(openJsonFile(write('a.json', `[${row}, {}]`), { parsedAtOnce: limit }))).toEqual([
+        expected,
+        {},
+      ]);
     },
   );
 
@@ -71,14 +74,14 @@ describe('JSON', () => {
       ['big.jsonl', long.map((row) => JSON.stringify(row)).join('\n')],
       ['big.json', JSON.stringify(long)],
     ] as const) {
-      const file = openJsonFile(write(name, content), 0);
+      const file = openJsonFile(write(name, content), { parsedAtOnce: 0 });
       expect(file.length).toBe(60);
       for (const i of [59, 0, 21, 20]) expect(await file.row(i)).toEqual(long[i]);
     }
   });
 
   it('a bad row of a large file is named when it is read', async () => {
-    const file = openJsonFile(write('a.jsonl', '{"a":1}\n{"a":\n[2]\n'), 0);
+    const file = openJsonFile(write('a.jsonl', '{"a":1}\n{"a":\n[2]\n'), { parsedAtOnce: 0 });
     expect(await file.row(0)).toEqual({ a: 1 });
     await expect(file.row(1)).rejects.toThrow(`${file.path}:2: not valid JSON`);
     await expect(file.row(2)).rejects.toThrow(`${file.path}:3: expected a JSON object, got [2]`);
@@ -98,7 +101,9 @@ describe('JSON', () => {
   ])('an array that is %s is an error', (_, content, problem) => {
     const path = write('a.json', content);
     const line = content.split('\n').length;
-    expect(() => openJsonFile(path, 0)).toThrow(`${path}:${line}: not valid JSON: ${problem}`);
+    expect(() => openJsonFile(path, { parsedAtOnce: 0 })).toThrow(
+      `${path}:${line}: not valid JSON: ${problem}`,
+    );
     expect(() => openJsonFile(path)).toThrow(`${path}:${line}`);
   });
 
@@ -129,7 +134,7 @@ describe('JSON', () => {
       }
     };
     expect(code(() => openJsonFile(write('a.jsonl', '{"a":')))).toBe('INVALID_DATA');
-    expect(code(() => openJsonFile(write('a.json', '[{"a":1},'), 0))).toBe('INVALID_DATA');
+    expect(code(() => openJsonFile(write('a.json', '[{"a":1},'), { parsedAtOnce: 0 }))).toBe('INVALID_DATA');
     expect(code(() => openJsonFile(write('a.jsonl', Buffer.from([0xff]))))).toBe('INVALID_DATA');
     expect(code(() => openJsonFile('/nowhere/a.jsonl'))).toBe('IO');
     expect(code(() => openJsonFile('/proc/self/mem.jsonl'))).toBe('IO');
@@ -150,10 +155,10 @@ describe('JSON', () => {
           return false; // the descriptor of the directory itself
         }
       });
-    expect(() => openJsonFile(path, 0)).toThrow('not valid JSON');
+    expect(() => openJsonFile(path, { parsedAtOnce: 0 })).toThrow('not valid JSON');
     expect(() => openJsonFile(path)).toThrow('not valid JSON');
     expect(isOpen()).toBe(false);
-    openJsonFile(write('b.json', '[{"a":1}]'), 0);
+    openJsonFile(write('b.json', '[{"a":1}]'), { parsedAtOnce: 0 });
   });
 
   it('a row that is no UTF-8, has a key twice or no end is named, also in a large file', async () => {
@@ -163,7 +168,7 @@ describe('JSON', () => {
       Buffer.from([0xe2, 0x28]),
       Buffer.from(`"}\n{"a":{"b":1,"b":2}}\n${deep}\n{"a":{"b":1},"b":2}`),
     ]);
-    const file = openJsonFile(write('a.jsonl', bytes), 0);
+    const file = openJsonFile(write('a.jsonl', bytes), { parsedAtOnce: 0 });
     await expect(file.row(1)).rejects.toThrow(`${file.path}:2: not valid UTF-8`);
     await expect(file.row(2)).rejects.toThrow(`${file.path}:3: the key 'b' appears twice in one object`);
     await expect(file.row(3)).rejects.toThrow(`${file.path}:4: nested more than 200 levels deep`);

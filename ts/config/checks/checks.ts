@@ -25,6 +25,7 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
+import { checkDatasetClass } from './data_checks';
 import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
 import { checkOptim } from './optim_checks';
@@ -64,6 +65,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkDynamicSampling(config),
     () => checkRewardManager(config.reward),
     () => checkSequences(config),
+    () => checkDatasetClass(config),
     () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
     () => checkRewardPool(config),
     () => checkRolloutPool(config),

@@ -1,13 +1,16 @@
 // Messages between a run and the threads that read and tokenize its data.
 import type { Usable } from '../dataset';
 import type { RlDatasetOptions } from '../rl_dataset';
+import type { RowPath } from '../row';
 import type { SftDatasetOptions } from '../sft_dataset';
 
 /** What a thread is started with: a data set, and how much of its files a thread keeps in memory. */
 export type DatasetSpec = {
-  paths: readonly string[];
   tokenizer: { directory: string; chatTemplate: string | null };
-} & ({ kind: 'rl'; options: RlDatasetOptions } | { kind: 'sft'; options: SftDatasetOptions });
+} & (
+  | { kind: 'rl'; paths: readonly RowPath[]; options: RlDatasetOptions }
+  | { kind: 'sft'; paths: readonly string[]; options: SftDatasetOptions }
+);
 
 export type ThreadSpec = DatasetSpec & { keptBytes: number };
 

@@ -12,9 +12,9 @@ import type { Outcome, PackedSamples, SampleReply, SampleRequest, ThreadSpec } f
 function open(spec: ThreadSpec): Promise<RlDataset | SftDataset> {
   const { directory, chatTemplate } = spec.tokenizer;
   const tokenizer = Tokenizer.load(directory, { chatTemplate });
-  const { paths, keptBytes } = spec;
-  if (spec.kind === 'rl') return RlDataset.unchecked(paths, tokenizer, spec.options, keptBytes);
-  return SftDataset.unchecked(paths, tokenizer, spec.options, keptBytes);
+  const { keptBytes } = spec;
+  if (spec.kind === 'rl') return RlDataset.unchecked(spec.paths, tokenizer, spec.options, keptBytes);
+  return SftDataset.unchecked(spec.paths, tokenizer, spec.options, keptBytes);
 }
 
 async function outcome(dataset: Dataset<unknown>, i: number): Promise<Outcome> {

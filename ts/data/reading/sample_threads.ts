@@ -7,6 +7,7 @@ import { type ErrorCode, TroupeError } from '../../errors';
 import { packageRoot } from '../../install/package_root';
 import { type ChosenRows, inFileOrder, type Usable } from '../dataset';
 import { ParquetFile } from '../parquet_file';
+import { rowsName } from '../row';
 import type { DatasetSpec, Outcome, PackedSamples, SampleReply, SampleRequest, ThreadSpec } from './protocol';
 
 /** Each holds a tokenizer, which may be 200 MB. */
@@ -93,9 +94,13 @@ export class SampleThreads<T> {
       return await thread.ask(request);
     } catch (cause) {
       const { message } = cause as Error;
-      throw new TroupeError('IO', `[data] reading ${this.spec.paths.join(', ')} failed: ${message}`, {
-        cause,
-      });
+      throw new TroupeError(
+        'IO',
+        `[data] reading ${this.spec.paths.map(rowsName).join(', ')} failed: ${message}`,
+        {
+          cause,
+        },
+      );
     }
   }
 }
