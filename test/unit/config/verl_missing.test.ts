@@ -60,10 +60,27 @@ describe('what is missing is named', () => {
       'actor_rollout_ref.rollout.quantization_config_file',
       /quantised/,
     ],
-    ['data.custom_cls.path=x.py', 'data.custom_cls.path', /a data set class in Python/],
+    ['data.sampler.class_path=x.py', 'data.sampler.class_path', /a sampler in Python/],
   ])('%s', (keys, key, reason) => {
     const { notMapped } = ppo(keys);
     expect(why(notMapped, key)).toMatch(reason);
+  });
+
+  it('takes a data set class, with what else its section has', () => {
+    const found = ppo(
+      'data.custom_cls.path=recipe/a.py data.custom_cls.name=A data.return_raw_chat=False +data.topic=sums data.max_prompt_length=9',
+    );
+    expect(found.notMapped).toEqual([]);
+    expect(found.config['data']).toMatchObject({
+      max_prompt_length: 9,
+      custom_cls: { path: 'recipe/a.py', name: 'A', config: { topic: 'sums', return_raw_chat: false } },
+    });
+    expect(why(found.changed, 'data.topic')).toBe(
+      'is for the class of data.custom_cls: is now data.custom_cls.config.topic',
+    );
+    const none = ppo('data.return_raw_chat=False +data.topic=sums');
+    expect(why(none.notMapped, 'data.topic')).toMatch(/is not known here/);
+    expect(why(none.withoutEffect, 'data.return_raw_chat')).toMatch(/token ids/);
   });
 
   it('takes a rollout in workers of its own', () => {

@@ -97,6 +97,16 @@ export function leafAt(schema: Section, key: string): Leaf | null {
   return node !== undefined && isLeaf(node) ? node : null;
 }
 
+/** null: there is no such key, or it is a leaf. */
+export function sectionAt(schema: Section, path: string): Section | null {
+  let node: Leaf | Section | undefined = schema;
+  for (const key of path.split('.')) {
+    if (node === undefined || isLeaf(node)) return null;
+    node = Object.hasOwn(node, key) ? (node[key] as Leaf | Section) : undefined;
+  }
+  return node === undefined || isLeaf(node) ? null : node;
+}
+
 /** Whether a value stands for none, as it does in verl's composed configurations: the -1 of a key whose default it is. */
 export const isUnset = (leaf: Leaf | null, value: unknown): boolean =>
   value === -1 && leaf?.kind === 'field' && leaf.value === -1;

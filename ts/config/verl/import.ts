@@ -13,6 +13,7 @@ import {
   missing,
   movedTo,
   type Section,
+  sectionAt,
   withNames,
 } from '../schema/field';
 import { ppoSchema } from '../schema/ppo_schema';
@@ -66,6 +67,9 @@ const TELLING: Readonly<Record<string, string>> = {
   'data.video_key': 'needs videos, which are not there: models are text only',
   'data.audio_key': 'needs sound, which is not there: models are text only',
 };
+
+/** The file of a data set class. */
+const CLASS = 'data.custom_cls.path';
 
 /** It asks for nothing while it is not enabled. */
 const OVERLONG = 'reward.reward_kwargs.overlong_buffer_cfg';
@@ -238,6 +242,8 @@ class Import {
       this.note('notMapped', from, 'has no value in the source (???): it must be given');
     } else if (telling !== undefined && value !== null) {
       this.note('notMapped', from, `got ${show(value)}: ${telling}`);
+    } else if (leaf.kind === 'ignored' && this.isOfClass(path, from)) {
+      this.ofClass(path, value, from);
     } else if (leaf.kind === 'ignored') {
       const limit = LIMITS[path];
       const holds = limit === undefined ? null : getPath(this.source.tree, limit);
@@ -320,9 +326,24 @@ class Import {
       this.note('withoutEffect', from, 'is verl’s default');
       return;
     }
+    if (this.isOfClass(prefix + key, from)) return this.ofClass(prefix + key, value, from);
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
     this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);
+  }
+
+  /** A data set class sees all of its section, also what has no meaning here. */
+  private isOfClass(path: string, from: string): boolean {
+    const isGiven = this.result.program === 'train' && !this.source.asVerl.has(from);
+    return isGiven && /^data\.\w+$/.test(path) && typeof getPath(this.source.tree, CLASS) === 'string';
+  }
+
+  private ofClass(path: string, value: unknown, from: string): void {
+    const to = path.replace('data.', 'data.custom_cls.config.');
+    setPath(this.result.config, to, value);
+    this.result.mapped.push(...(isTree(value) ? leafPaths(value, `${from}.`) : [from]));
+    this.note('changed', from, `is for the class of data.custom_cls: is now ${to}`);
+    this.renamed.push({ from, to });
   }
 
   /** A value in a message; the report stands in the file. */
@@ -377,13 +398,4 @@ class Import {
   private note(list: 'changed' | 'withoutEffect' | 'notMapped', key: string, why: string): void {
     this.result[list].push({ key, why });
   }
-}
-
-function sectionAt(schema: Section, path: string): Section | null {
-  let node: Leaf | Section | undefined = schema;
-  for (const key of path.split('.')) {
-    if (node === undefined || isLeaf(node)) return null;
-    node = Object.hasOwn(node, key) ? (node[key] as Leaf | Section) : undefined;
-  }
-  return node === undefined || isLeaf(node) ? null : node;
 }
