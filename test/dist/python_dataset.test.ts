@@ -3,11 +3,16 @@ import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { imageBytes } from '../../ts/data/images/image_source';
 import { writeRows } from '../../ts/data/python/dataset_process';
 import { RowSpool } from '../../ts/data/python/row_spool';
+import { SampleSource } from '../../ts/data/reading/sample_source';
+import { RlDataset, type RlDatasetOptions, type RlSample } from '../../ts/data/rl_dataset';
 import { RowFiles } from '../../ts/data/row_file';
+import { Tokenizer } from '../../ts/data/tokenizer';
 import { until } from '../helpers/counting_servers';
 import { allGone } from '../helpers/e2e_process';
+import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // Data set classes in Python, with the python3 of this machine, whatever they do there.
 
@@ -137,6 +142,8 @@ describe('rows', () => {
       ],
     });
     expect(column?.['pictures']).toEqual([{ image: bytes('abc') }, '/b.png']);
+    const read = await imageBytes((column?.['pictures'] as unknown[])[0], '', 'row 0');
+    expect(Buffer.from(read).toString()).toBe('abc');
   });
 
   it('are built by verl’s class as in verl', async () => {
@@ -174,6 +181,27 @@ describe('rows', () => {
     expect(last).toMatchObject({ prompt: [{ content: expect.stringMatching(/^99999 and/) }] });
     expect((last['extra_info'] as { kilobytes: number }).kilobytes).toBeLessThan(60e3);
     expect(process.memoryUsage().rss - before).toBeLessThan(45e6);
+
+    // In threads, as data of this size are read.
+    const options: RlDatasetOptions = {
+      promptKey: 'prompt',
+      dataSourceKey: 'data_source',
+      maxPromptLength: 1000,
+      filterOverlongPrompts: false,
+      truncation: 'error',
+      maxSamples: -1,
+      shuffle: false,
+      seed: 1,
+    };
+    const paths = [{ path: spool.path, name: 'Many, training' }];
+    const tokenizer = Tokenizer.load(tokenizerDirectory());
+    const dataset = await RlDataset.open(paths, tokenizer, options);
+    const source = SampleSource.of(dataset, { kind: 'rl', paths, tokenizer: tokenizer.source, options });
+    expect(source.threads).not.toBeNull();
+    const read = await source.threads?.read(Int32Array.of(99_999, 5));
+    const tokens = [99_999, 5].map(async (i) => [...((await dataset.sample(i)) as RlSample).tokens]);
+    expect([0, 1].map((place) => [...(read?.at(place) as RlSample).tokens])).toEqual(await Promise.all(tokens));
+    await source.close();
   });
 });
 

@@ -42,6 +42,13 @@ describe('contradictions', () => {
       /model\.lora\.target_modules: expected a list of linear_qkv, .* give lora_rank and the keys beside it/,
     ],
     ['trainer.val_only=true', /expected data\.val_files/],
+    ['data.custom_cls.name=A', /^data\.custom_cls\.path: expected the Python file of the class A/],
+    ['data.custom_cls.path=a.py', /^data\.custom_cls\.name: expected the name of the class in a\.py/],
+    ['data.custom_cls={path: pkg://a, name: A}', /^data\.custom_cls\.path: expected a Python file \(\.py\), got pkg:/],
+    [
+      'data.custom_cls={path: a.py, name: A, config: {prompt_key: p}}',
+      /^data\.custom_cls\.config\.prompt_key: expected data\.prompt_key to be given instead/,
+    ],
     [
       'trainer.launcher.type=ssh',
       /trainer\.launcher\.hosts: expected at least 1 because trainer\.nnodes is 1, got 0/,

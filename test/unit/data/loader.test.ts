@@ -120,9 +120,22 @@ describe('the position', () => {
     ],
     [loader(10, { seed: 4 }), /seed 3, now it is 4: go on with that data\.seed/],
     [loader(10, { shuffle: false }), /shuffle true, now it is false/],
+    [loader(10, { content: 'ab' }), /with the rows of files, now they are those of a class \(data\.custom_cls\), SHA-256 ab: /],
   ])('of other data is refused', (other, message) => {
     expect(() => other.restore(loader().state())).toThrow(message);
   });
+});
+
+it('of rows that are made anew at every start are told by their digest', () => {
+  const { content, ...rest } = loader(10, { content: 'ab' }).state();
+  expect(content).toBe('ab');
+  // The position in files is what it was before there were such rows.
+  expect(Object.keys(loader().state())).toEqual(['epoch', 'position', 'size', 'seed', 'shuffle']);
+  loader(10, { content: 'ab' }).restore({ ...rest, content });
+  expect(() => loader(10, { content: 'cd' }).restore({ ...rest, content })).toThrow(
+    /a class \(data\.custom_cls\), SHA-256 ab, now they are those of a class \(data\.custom_cls\), SHA-256 cd: expected the same rows/,
+  );
+  expect(() => loader().restore({ ...rest, content })).toThrow(/SHA-256 ab, now they are those of files/);
 });
 
 describe('permutations', () => {
