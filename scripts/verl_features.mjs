@@ -47,8 +47,10 @@ const CASES = {
       text,
     ),
   'a veto of single tokens': ({ text }) => /token_veto_threshold=(?!null)/.test(text),
-  'a custom data set': ({ text }) =>
-    /custom_cls\.path=(?!null)|sampler\.class_path=(?!null)|datagen\.path=(?!null)/.test(text),
+  'a data set class of a supervised run': ({ program, text }) =>
+    /sft_trainer/.test(program) && /custom_cls\.path=(?!null)/.test(text),
+  'samplers and data generators': ({ text }) =>
+    /sampler\.class_path=(?!null)|datagen\.path=(?!null)/.test(text),
   'another logger': ({ text }) => /trainer\.logger=\S*(swanlab|trackio|clearml|vemlp|rl_insight)/.test(text),
   'generative reward model': ({ text }) =>
     /reward_model\.enable=True/.test(text) && /custom_reward_function\.path=/.test(text),

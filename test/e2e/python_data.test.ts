@@ -54,7 +54,11 @@ it('a class that changes nothing trains on the files to the bit, and the next on
   const swapped = (count: number): object[] =>
     promptRows(count).map((row) => {
       const [a, b] = (row['prompt'] as string).replace('=', '').split('+');
-      return { ...row, prompt: `${b}+${a}=`, extra_info: { ...(row['extra_info'] as object), from: 'Swapped' } };
+      return {
+        ...row,
+        prompt: `${b}+${a}=`,
+        extra_info: { ...(row['extra_info'] as object), from: 'Swapped' },
+      };
     });
   writeJsonLines(workspace.file('swapped.jsonl'), swapped(20));
   writeJsonLines(workspace.file('swapped_val.jsonl'), swapped(3));
@@ -77,7 +81,9 @@ it('a run that is resumed gives the bits of one that is not', async () => {
 });
 
 it('a run is not resumed on other rows', async () => {
-  expect(await train('random', classOf('Random'), 'trainer.total_training_steps=1')).toMatchObject({ code: 0 });
+  expect(await train('random', classOf('Random'), 'trainer.total_training_steps=1')).toMatchObject({
+    code: 0,
+  });
   const again = await train('random', classOf('Random'), 'trainer.total_training_steps=2');
   expect(again.code).not.toBe(0);
   expect(again.stderr).toMatch(
@@ -94,7 +100,9 @@ it('a row that fails ends the run before it has begun', async () => {
     `data.custom_cls={path: ${workspace.file('dataset.py')}, name: Given, config: {rows: ['row()', '${value}']}}`;
   const run = await train('failed', rows('row(extra_info={"a": [][1]})'));
   expect(run.code).not.toBe(0);
-  expect(run.stderr).toMatch(/INVALID_DATA.*Given of .*dataset\.py: training row 1: IndexError: list index out of range/);
+  expect(run.stderr).toMatch(
+    /INVALID_DATA.*Given of .*dataset\.py: training row 1: IndexError: list index out of range/,
+  );
   expect(existsSync(workspace.file('failed/metrics.jsonl'))).toBe(false);
   // What the trainer finds itself names the row as well.
   const wrong = await train('wrong', rows('row(prompt=5)'));
@@ -107,8 +115,17 @@ it('validate looks for the file, and troupe sft refuses a class', async () => {
   const validate = (...args: string[]): Promise<Exit> => runCommand(['validate', ...args]);
   const there = await validate(workspace.file('train.yaml'), classOf('Lines'));
   expect(there).toMatchObject({ code: 0 });
-  const missing = await validate(workspace.file('train.yaml'), 'data.custom_cls={path: /nowhere/a.py, name: A}');
-  expect(missing).toMatchObject({ code: 2, stderr: expect.stringMatching(/data\.custom_cls\.path: there is no file \/nowhere\/a\.py/) });
+  const missing = await validate(
+    workspace.file('train.yaml'),
+    'data.custom_cls={path: /nowhere/a.py, name: A}',
+  );
+  expect(missing).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(/data\.custom_cls\.path: there is no file \/nowhere\/a\.py/),
+  });
   const sft = await validate(workspace.file('sft.yaml'), classOf('Lines'));
-  expect(sft).toMatchObject({ code: 2, stderr: expect.stringMatching(/data\.custom_cls\.path: .*needs a data set class in Python/) });
+  expect(sft).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(/data\.custom_cls\.path: .*needs a data set class in Python/),
+  });
 });

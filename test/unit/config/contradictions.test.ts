@@ -44,7 +44,10 @@ describe('contradictions', () => {
     ['trainer.val_only=true', /expected data\.val_files/],
     ['data.custom_cls.name=A', /^data\.custom_cls\.path: expected the Python file of the class A/],
     ['data.custom_cls.path=a.py', /^data\.custom_cls\.name: expected the name of the class in a\.py/],
-    ['data.custom_cls={path: pkg://a, name: A}', /^data\.custom_cls\.path: expected a Python file \(\.py\), got pkg:/],
+    [
+      'data.custom_cls={path: pkg://a, name: A}',
+      /^data\.custom_cls\.path: expected a Python file \(\.py\), got pkg:/,
+    ],
     [
       'data.custom_cls={path: a.py, name: A, config: {prompt_key: p}}',
       /^data\.custom_cls\.config\.prompt_key: expected data\.prompt_key to be given instead/,

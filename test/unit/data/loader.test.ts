@@ -120,7 +120,10 @@ describe('the position', () => {
     ],
     [loader(10, { seed: 4 }), /seed 3, now it is 4: go on with that data\.seed/],
     [loader(10, { shuffle: false }), /shuffle true, now it is false/],
-    [loader(10, { content: 'ab' }), /with the rows of files, now they are those of a class \(data\.custom_cls\), SHA-256 ab: /],
+    [
+      loader(10, { content: 'ab' }),
+      /with the rows of files, now they are those of a class \(data\.custom_cls\), SHA-256 ab: /,
+    ],
   ])('of other data is refused', (other, message) => {
     expect(() => other.restore(loader().state())).toThrow(message);
   });
