@@ -1,7 +1,7 @@
 """What data sets import of verl (verl.utils.dataset), where verl is not installed.
 
-Attributes, methods and the keys of a row are those of verl's RLHFDataset. Files are read by `datasets`, as there. Prompts that are too long are
-left to the trainer, which counts them with its own tokenizer. All other modules of verl can be imported, and what is taken from them says when it
+Attributes, methods and the keys of a row are those of verl's RLHFDataset. Files are read by `datasets`, as there. Prompts that are too long
+are left to the trainer, which counts them with its own tokenizer. All other modules of verl can be imported, and what is taken from them says when it
 is used that verl is not there.
 """
 

@@ -42,12 +42,16 @@ function resultOf(name: string): unknown {
 }
 
 it('a class that changes nothing trains on the files to the bit, and the next one on what it makes of them', async () => {
-  expect(await train('files')).toMatchObject({ code: 0 });
-  const run = await train('lines', classOf('Lines'));
+  // One prompt is too long, and left out.
+  const long = { ...promptRows(1)[0], prompt: '11+22+33+44=' };
+  writeJsonLines(workspace.file('long.jsonl'), [long, ...promptRows(20)]);
+  const filter = ['data.filter_overlong_prompts=true', `data.train_files=${workspace.file('long.jsonl')}`];
+  expect(await train('files', ...filter)).toMatchObject({ code: 0 });
+  const run = await train('lines', classOf('Lines'), ...filter);
   expect(run).toMatchObject({ code: 0, signal: null });
-  expect(run.stdout).toMatch(/data\.custom_cls: Lines of .*dataset\.py made 20 training rows/);
+  expect(run.stdout).toMatch(/data\.custom_cls: Lines of .*dataset\.py made 21 training rows/);
   expect(run.stdout).toMatch(/made 3 validation rows/);
-  expect(run.stderr).toMatch(/^read 20$/m);
+  expect(run.stderr).toMatch(/^read 21 False$/m);
   expect(resultOf('lines')).toEqual(resultOf('files'));
 
   // The same rows, written by the test.

@@ -46,6 +46,8 @@ function sectionOf(config: ResolvedConfig, seed: number): object {
   return {
     ...VERLS,
     ...data,
+    // The trainer leaves prompts out: a second count, by another tokenizer, would only cost time.
+    filter_overlong_prompts: false,
     tool_config_path,
     function_tool_path,
     seed,
