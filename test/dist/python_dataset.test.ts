@@ -1,79 +1,20 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { imageBytes } from '../../ts/data/images/image_source';
-import { writeRows } from '../../ts/data/python/dataset_process';
-import { RowSpool } from '../../ts/data/python/row_spool';
 import { SampleSource } from '../../ts/data/reading/sample_source';
+import type { ReadSamples } from '../../ts/data/reading/sample_threads';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../../ts/data/rl_dataset';
-import { RowFiles } from '../../ts/data/row_file';
 import { Tokenizer } from '../../ts/data/tokenizer';
 import { until } from '../helpers/counting_servers';
 import { allGone } from '../helpers/e2e_process';
+import { CLASSES, closeSpools, directory, made, rowsOf, write } from '../helpers/python_dataset';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // Data set classes in Python, with the python3 of this machine, whatever they do there.
 
-const directory = mkdtempSync(join(tmpdir(), 'python-dataset-'));
-const write = (name: string, text: string): string => {
-  const path = join(directory, name);
-  writeFileSync(path, text);
-  return path;
-};
-// A copy: Python writes beside what it imports.
-const CLASSES = write(
-  'python_dataset.py',
-  readFileSync(join(__dirname, '..', 'fixtures', 'python_dataset.py'), 'utf8'),
-);
-const python = 'python3';
-
-const spools: RowSpool[] = [];
-afterEach(() => {
-  for (const spool of spools.splice(0)) spool.close();
-});
-
-interface Asked {
-  name?: string;
-  path?: string;
-  python?: string;
-  config?: object;
-  files?: string[];
-  timeout?: number;
-  images?: string;
-}
-
-async function made({ name = 'Given', path = CLASSES, config = {}, files = [], ...asked }: Asked) {
-  const spool = RowSpool.create();
-  spools.push(spool);
-  const [set] = await writeRows(
-    { path, name, python: asked.python ?? python },
-    {
-      config: { prompt_key: 'prompt', ...config },
-      tokenizer: directory,
-      chat_template: null,
-      reads_images: false,
-      columns: { prompt: 'prompt', source: 'data_source', images: asked.images ?? 'images' },
-      timeout: asked.timeout ?? 60,
-    },
-    [{ what: 'training', files, max_samples: -1 }],
-    [spool],
-  );
-  const rows = await RowFiles.open([{ path: spool.path, name: `${name}, training` }]);
-  return { set, spool, rows };
-}
-
-/** The rows that Python makes of these expressions. */
-async function rowsOf(expressions: string[], more: Asked = {}) {
-  const { rows } = await made({ config: { rows: expressions }, ...more });
-  return await Promise.all(
-    expressions.map((_, i) => {
-      const { file, row } = rows.locate(i);
-      return file.row(row);
-    }),
-  );
-}
+afterEach(closeSpools);
 
 const ROW = { prompt: '1+2=', data_source: 'sums', reward_model: { ground_truth: '3' }, extra_info: {} };
 
@@ -121,7 +62,7 @@ describe('rows', () => {
       '{"type": "image", "image": Picture(), "min_pixels": 4}',
       '{"type": "image_url", "image_url": {"url": "https://x/y.png"}}',
     ];
-    const [pictured, column] = await rowsOf(
+    const [pictured, column = {}] = await rowsOf(
       [
         `row(raw_prompt=[{"role": "user", "content": [${parts.join(', ')}]}])`,
         'row(pictures=[{"bytes": b"abc"}, "/b.png"], raw_prompt=[{"role": "user", "content": "<image><image>"}])',
@@ -150,8 +91,8 @@ describe('rows', () => {
         { image: 'https://x/y.png' },
       ],
     });
-    expect(column?.['pictures']).toEqual([{ image: bytes('abc') }, '/b.png']);
-    const read = await imageBytes((column?.['pictures'] as unknown[])[0], '', 'row 0');
+    expect(column['pictures']).toEqual([{ image: bytes('abc') }, '/b.png']);
+    const read = await imageBytes((column['pictures'] as unknown[])[0], '', 'row 0');
     expect(Buffer.from(read).toString()).toBe('abc');
   });
 
@@ -208,177 +149,12 @@ describe('rows', () => {
     const dataset = await RlDataset.open(paths, tokenizer, options);
     const source = SampleSource.of(dataset, { kind: 'rl', paths, tokenizer: tokenizer.source, options });
     expect(source.threads).not.toBeNull();
-    const read = await source.threads?.read(Int32Array.of(99_999, 5));
+    const read = (await source.threads?.read(Int32Array.of(99_999, 5))) as ReadSamples<RlSample>;
     const tokens = [99_999, 5].map(async (i) => [...((await dataset.sample(i)) as RlSample).tokens]);
-    expect([0, 1].map((place) => [...(read?.at(place) as RlSample).tokens])).toEqual(
+    expect([0, 1].map((place) => [...(read.at(place) as RlSample).tokens])).toEqual(
       await Promise.all(tokens),
     );
     await source.close();
-  });
-});
-
-describe('what is wrong is told', () => {
-  it.each([
-    [
-      'a number',
-      '{"b": [1, float("nan")]}',
-      /training row 1: extra_info\['b'\]\[1\] is nan, which JSON has no word for: expected a finite number, or None$/,
-    ],
-    [
-      'a type',
-      '{"a": datetime.date(2020, 1, 1)}',
-      /training row 1: extra_info\['a'\] is of the type date, which JSON has no word for: expected text, numbers/,
-    ],
-    ['bytes', '{"a": b"x"}', /extra_info\['a'\] is of the type bytes/],
-    ['a set', '{1}', /extra_info is of the type set/],
-    ['a key', '{"a": {3: 4}}', /extra_info\['a'\] has the key 3: expected texts as keys/],
-    ['a circle', '(lambda d: d.update(d=d) or d)({})', /extra_info is nested more than 100 times/],
-  ])('that JSON has no word for: %s', async (_, value, expected) => {
-    const failed = rowsOf(['row()', `row(extra_info=${value})`]);
-    await expect(failed).rejects.toMatchObject({
-      code: 'INVALID_DATA',
-      message: expect.stringMatching(expected),
-    });
-    await expect(failed).rejects.toThrow(`[data] data.custom_cls: Given of ${CLASSES}: training row 1`);
-  });
-
-  it.each([
-    ['no dict', '[]', /row 0: expected a dict, got list/],
-    ['no prompt', '{"a": 1}', /row 0: there is neither 'raw_prompt' nor 'prompt'; its keys are a$/],
-    ['no source', '{"prompt": "", "b": 1}', /row 0: there is no 'data_source'; its keys are prompt, b$/],
-    [
-      'tokens',
-      'row(input_ids=[1, 2])',
-      /has its prompt as token ids \(input_ids\), and no raw_prompt: prompts are tokenized by the trainer/,
-    ],
-    [
-      'a video',
-      'row(raw_prompt=[{"role": "user", "content": [{"type": "video", "video": "v"}]}])',
-      /raw_prompt\[0\]\['content'\]\[0\] is of the type video/,
-    ],
-    ['videos', 'row(videos=["v"])', /'videos' is not empty/],
-    ['older images', 'row(multi_modal_data={"image": [1]})', /multi_modal_data is of older versions/],
-    ['no image', 'row(images=[3])', /images\[0\] is no image: expected bytes/],
-    [
-      'an exception',
-      'row(a=[][1])',
-      /row 0: IndexError: list index out of range, at <string>:1 in <module>: , from .*python_dataset\.py:\d+ in __getitem__: return eval/,
-    ],
-    ['an exit', 'sys.exit(3)', /row 0: SystemExit: 3, at .*, from .*python_dataset\.py:\d+ in __getitem__/],
-    [
-      'the tokenizer',
-      'self.tokenizer.encode("a")',
-      /row 0: ImportError: the class asks for the tokenizer of .*, which transformers reads in .*python.*: (ModuleNotFoundError: No module named 'transformers'|OSError|ValueError)/,
-    ],
-  ])('of a row: %s', async (_, value, expected) => {
-    await expect(rowsOf([value])).rejects.toMatchObject({
-      code: 'INVALID_DATA',
-      message: expect.stringMatching(expected),
-    });
-  });
-
-  it.each<[string, Asked, RegExp]>([
-    [
-      'an interpreter',
-      { python: '/nowhere/python' },
-      /^data\.custom_cls\.python: could not start \/nowhere\/python/,
-    ],
-    [
-      'a program that is no Python',
-      { python: 'true' },
-      /^data\.custom_cls\.python: true ended before it began: expected Python 3\.8/,
-    ],
-    [
-      'a class',
-      { name: 'Missing' },
-      /^data\.custom_cls\.name: .*python_dataset\.py has no class 'Missing'; it has: OtherTool, Lines, /,
-    ],
-    ['a function', { name: 'not_a_class' }, /has no class 'not_a_class'/],
-    [
-      'a package',
-      { path: write('bad.py', 'import no_such_package\n') },
-      /^data\.custom_cls\.path: .*python.* could not load .*bad\.py: ModuleNotFoundError: No module named 'no_such_package', at .*bad\.py:1/,
-    ],
-    [
-      'an exit',
-      { path: write('exits.py', 'raise SystemExit(0)\n') },
-      /^data\.custom_cls\.path: .* could not load .*exits\.py: SystemExit: 0/,
-    ],
-    ['syntax', { path: write('syntax.py', 'class A(:\n') }, /could not load .*syntax\.py: SyntaxError: /],
-    [
-      'a stream',
-      { name: 'Stream' },
-      /^data\.custom_cls\.name: Stream has no __len__: expected rows by number/,
-    ],
-    [
-      'data that change',
-      { name: 'Changing', config: { rows: [] } },
-      /^data\.custom_cls\.name: Changing has on_batch_end/,
-    ],
-  ])('of the configuration: %s', async (_, asked, expected) => {
-    await expect(made(asked)).rejects.toMatchObject({
-      code: 'INVALID_CONFIG',
-      message: expect.stringMatching(expected),
-    });
-  });
-
-  it.each<[string, Asked, RegExp]>([
-    [
-      'its making',
-      { name: 'Broken' },
-      /while the training set was made: FileNotFoundError: .*\/nowhere\/at\/all.*, at .*python_dataset\.py:\d+ in __init__/,
-    ],
-    [
-      'its files',
-      { name: 'Lines', files: ['/nowhere.jsonl'] },
-      /while the training set was made: FileNotFoundError: .*in _read_files_and_tokenize/,
-    ],
-    [
-      'what verl has',
-      { name: 'OtherTool' },
-      /ImportError: verl\.tools\.sandbox_fusion_tools\.SandboxFusionTool is verl's, and verl is not installed: install it in .*python/,
-    ],
-    ['no rows', { config: { rows: [] } }, /^\[data\] Given, training: the data set is empty$/],
-    [
-      'the end of its process',
-      { config: { rows: ['os._exit(0)'] } },
-      /its process ended with exit code 0 while (the training set was made|training row 0 of 1 was made|it was started)/,
-    ],
-    [
-      'its death',
-      { config: { rows: ['time.sleep(1) or os.kill(os.getpid(), 9)'] } },
-      /its process ended with SIGKILL while training row 0 of 1 was made/,
-    ],
-    [
-      'its sockets',
-      { config: { rows: ['os.write(4, b"x\\n") and time.sleep(60)'] } },
-      /it wrote to the socket of its process/,
-    ],
-    [
-      'its file',
-      { config: { rows: ['os.write(5, b"x\\n") and row()'] } },
-      /expected \d+ bytes of training rows, found \d+: it wrote to their file/,
-    ],
-    [
-      'a row that does not come',
-      { timeout: 1, config: { rows: ['row()', 'time.sleep(100)'] } },
-      /nothing came within data\.custom_cls\.timeout, 1 s, while training row 1 of 2 was made, at <string>:1 in <module>.*, from .*python_dataset\.py:\d+ in __getitem__/,
-    ],
-    [
-      'a module that does not load',
-      { timeout: 1, path: write('slow.py', 'import time\ntime.sleep(100)\n') },
-      /nothing came within .* 1 s, while the module was loaded, at .*slow\.py:2 in <module>: time\.sleep/,
-    ],
-    [
-      'Python that does not go on',
-      { timeout: 1, name: 'Backtracking', config: { rows: ['0'] } },
-      /nothing came within data\.custom_cls\.timeout, 1 s, while .*, and Python itself did not go on/,
-    ],
-  ])('%s', async (_, asked, expected) => {
-    await expect(made(asked)).rejects.toMatchObject({
-      code: 'INVALID_DATA',
-      message: expect.stringMatching(expected),
-    });
   });
 });
 
@@ -415,9 +191,13 @@ it('ends with the process that started it, and leaves no file', async () => {
 
 // verl's own class, where it is installed.
 const verl = process.env['TROUPE_TEST_VERL_PYTHON'];
-(verl === undefined ? it.skip : it)('our RLHFDataset gives the rows and has the attributes of verl’s', () => {
-  const check = join(__dirname, '..', 'helpers', 'verl_dataset_check.py');
-  const { stdout, stderr, status } = spawnSync(verl as string, [check], { encoding: 'utf8' });
-  expect({ status, stderr: status === 0 ? '' : stderr }).toEqual({ status: 0, stderr: '' });
-  expect(stdout).toMatch(/^\d{3,} rows$/m);
-});
+(verl === undefined ? it.skip : it)(
+  'our RLHFDataset gives the rows and has the attributes of verl’s',
+  () => {
+    const check = join(__dirname, '..', 'helpers', 'verl_dataset_check.py');
+    const { stdout, stderr, status } = spawnSync(verl as string, [check], { encoding: 'utf8' });
+    expect({ status, stderr: status === 0 ? '' : stderr }).toEqual({ status: 0, stderr: '' });
+    expect(stdout).toMatch(/^\d{3,} rows$/m);
+  },
+  600_000,
+);

@@ -68,9 +68,6 @@ const TELLING: Readonly<Record<string, string>> = {
   'data.audio_key': 'needs sound, which is not there: models are text only',
 };
 
-/** The file of a data set class. */
-const CLASS = 'data.custom_cls.path';
-
 /** It asks for nothing while it is not enabled. */
 const OVERLONG = 'reward.reward_kwargs.overlong_buffer_cfg';
 
@@ -326,7 +323,10 @@ class Import {
       this.note('withoutEffect', from, 'is verl’s default');
       return;
     }
-    if (this.isOfClass(prefix + key, from)) return this.ofClass(prefix + key, value, from);
+    if (this.isOfClass(prefix + key, from)) {
+      this.ofClass(prefix + key, value, from);
+      return;
+    }
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
     this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);
@@ -334,8 +334,9 @@ class Import {
 
   /** A data set class sees all of its section, also what has no meaning here. */
   private isOfClass(path: string, from: string): boolean {
-    const isGiven = this.result.program === 'train' && !this.source.asVerl.has(from);
-    return isGiven && /^data\.\w+$/.test(path) && typeof getPath(this.source.tree, CLASS) === 'string';
+    const { asVerl, tree } = this.source;
+    const hasClass = typeof getPath(tree, 'data.custom_cls.path') === 'string';
+    return hasClass && this.result.program === 'train' && /^data\.\w+$/.test(path) && !asVerl.has(from);
   }
 
   private ofClass(path: string, value: unknown, from: string): void {

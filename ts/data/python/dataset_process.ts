@@ -87,11 +87,12 @@ function lastMessage(
   return new Promise((resolve, reject) => {
     let at: string | null = null;
     const late = (): void => {
-      if (at === null) return reject(notStarted(`${python} did nothing within ${setup.timeout} s`));
       reject(
-        failed(
-          `nothing came within ${SECTION}.timeout, ${setup.timeout} s, while ${at}, and Python itself did not go on`,
-        ),
+        at === null
+          ? notStarted(`${python} did nothing within ${setup.timeout} s`)
+          : failed(
+              `nothing came within ${SECTION}.timeout, ${setup.timeout} s, while ${at}, and Python itself did not go on`,
+            ),
       );
     };
     const timer = setTimeout(late, timerMs(setup.timeout * 1000 + GRACE_MS));
