@@ -59,8 +59,10 @@ ModelConfig read_model(const Field& dto) {
   model.norm = kNorms[dto["norm"].word({"rms", "layer"})];
   model.norm_eps = dto["normEps"].number();
   model.norm_unit_offset = dto["normUnitOffset"].boolean();
+  model.input_norms = dto["inputNorms"].boolean();
   model.post_norms = dto["postNorms"].boolean();
   model.qk_norm = dto["qkNorm"].boolean();
+  model.whole_qk_norm = dto["wholeQkNorm"].boolean();
   model.attention_scale = dto["attentionScale"].number();
   model.attention_softcap = dto["attentionSoftcap"].number();
   model.final_softcap = dto["finalSoftcap"].number();

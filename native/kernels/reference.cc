@@ -186,6 +186,32 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
   heads.all.copy_(grad);
 }
 
+void split_norm_squares(const at::Tensor& x, const at::Tensor& sums) {
+  sums.copy_(wide(x).square().sum({1}));
+}
+
+void split_norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight,
+                        const at::Tensor& squares, int64_t count, const at::Tensor& y) {
+  const at::Tensor rstd = at::rsqrt(squares / static_cast<double>(count) + spec.eps).unsqueeze(1);
+  y.copy_(wide(x) * rstd * scale_of(weight, spec.unit_offset));
+}
+
+void split_norm_products(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& sums) {
+  sums.copy_((wide(dy) * scale_of(weight, spec.unit_offset) * wide(x)).sum({1}));
+}
+
+void split_norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& squares, const at::Tensor& products,
+                         int64_t count, const at::Tensor& dx, const at::Tensor& dweight) {
+  const double columns = static_cast<double>(count);
+  const at::Tensor rstd = at::rsqrt(squares / columns + spec.eps).unsqueeze(1);
+  const at::Tensor grad = wide(dy), xhat = wide(x) * rstd;
+  if (dweight.defined()) dweight.add_((grad * xhat).sum({0}));
+  const at::Tensor projection = products.unsqueeze(1) * rstd / columns;
+  dx.copy_(rstd * (grad * scale_of(weight, spec.unit_offset) - xhat * projection));
+}
+
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out) {
   if (kind == Activation::kClampedSwiglu) {
     const Pairs pairs(x);

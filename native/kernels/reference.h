@@ -3,8 +3,8 @@
 
 #include "kernels/ops.h"
 
-// The operations of ops.h in plain LibTorch: any device, float32, bfloat16 or (to check others
-// against) float64. Same arguments, same in-place contracts; temporaries are allocated.
+// The operations of ops.h and split_norm.h in plain LibTorch: any device, float32, bfloat16 or (to check
+// others against) float64. Same arguments, same in-place contracts; temporaries are allocated.
 namespace troupe::ops::reference {
 
 void norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -20,6 +20,14 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
                              const at::Tensor& q_weight, const at::Tensor& k_weight,
                              const at::Tensor& qk_rstd, const at::Tensor& dq_weight,
                              const at::Tensor& dk_weight);
+void split_norm_squares(const at::Tensor& x, const at::Tensor& sums);
+void split_norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight,
+                        const at::Tensor& squares, int64_t count, const at::Tensor& y);
+void split_norm_products(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& sums);
+void split_norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& squares, const at::Tensor& products,
+                         int64_t count, const at::Tensor& dx, const at::Tensor& dweight);
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out);
 void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
                          const at::Tensor& dx, const at::Tensor& out);

@@ -33,8 +33,10 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   gated_heads_ = config.attention_gate && !config.is_delta_layer(layer);
   const std::string prefix = config.prefix + "layers." + std::to_string(layer) + ".";
   attention_.causal = config.causal;
-  attn_norm_ = Norm(store, config, prefix + "attn_norm");
-  mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
+  if (config.input_norms) {
+    attn_norm_ = Norm(store, config, prefix + "attn_norm");
+    mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
+  }
   if (config.post_norms) {
     attn_post_norm_ = Norm(store, config, prefix + "attn_post_norm");
     mlp_post_norm_ = Norm(store, config, prefix + "mlp_post_norm");
@@ -54,6 +56,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     q_norm_grad_ = q.grad;
     k_norm_grad_ = k.grad;
   }
+  if (config.whole_qk_norm)
+    whole_qk_norm_ = std::make_unique<WholeQkNorm>(store, config, part, prefix + "attn");
   if (config.attention_sinks && !delta_) {
     const Parameter& sinks = store.at(prefix + "attn.sinks");
     attention_.sinks = sinks.compute;
@@ -110,45 +114,6 @@ bool Block::packs() const {
   return qkv_->packs();
 }
 
-NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const {
-  if (saved == nullptr) return {};
-  saved->projection = qkv_->make_saved(qkv.size(0), qkv.options());
-  if (rotary_.qk_norm) {
-    saved->qkv_pre = at::empty_like(qkv);
-    saved->qk_rstd =
-        at::empty({qkv.size(0), rotary_.num_heads + rotary_.num_kv_heads}, qkv.options().dtype(at::kFloat));
-  }
-  return saved->attn_norm = NormStats::make(attn_norm_, x.size(0));
-}
-
-void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                     const at::Tensor& qkv, BlockSaved* saved,
-                     const QkvProjection::Packed& qkv_weight) const {
-  const at::Tensor out = rows_of(qkv, begin, end);
-  qkv_->forward(normed, out, qkv_weight,
-                saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());
-  if (delta_) return;
-  if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
-  ops::qk_norm_rotary_forward(rotary_, heads_of(out), rows_of(rows.positions, begin, end), turns(rows).cos,
-                              turns(rows).sin, q_norm_, k_norm_,
-                              saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
-}
-
-void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                             BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
-  const Range range("attention_inputs");
-  if (rows.exchange != nullptr) return exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
-  const NormStats stats = save_inputs(x, qkv, saved);
-  for_each_row_tile(
-      x.size(0), rows.row_tile, x.device(),
-      [&](int64_t begin, int64_t end) {
-        const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
-        norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
-        qkv_tile(normed, rows, begin, end, qkv, saved, qkv_weight);
-      },
-      all_packed(qkv_weight));
-}
-
 void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const {
   if (saved == nullptr) return;
   const int64_t own = x.size(0);
@@ -191,8 +156,8 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
         } else {
           attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
         }
-        const at::Tensor normed = tile(moe_normed, hidden);
-        norm_forward(mlp_norm_, mid, normed, s.mlp_norm.rows(begin, end - begin));
+        const at::Tensor room = mlp_norm_.defined() ? tile(moe_normed, hidden) : at::Tensor();
+        const at::Tensor normed = normed_rows(mlp_norm_, mid, room, s.mlp_norm.rows(begin, end - begin));
         if (moe_) return;
         const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
         mlp_in_.forward(normed, inner, weights.mlp_in);
@@ -267,7 +232,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   const int64_t hidden = dy.size(1);
   const bool post = attn_post_norm_.defined();
   const at::Tensor d_mid = at::empty_like(dy);
-  const at::Tensor normed = at::empty_like(dy);
+  const at::Tensor normed = mlp_norm_.defined() ? at::empty_like(dy) : saved.mid;
   const at::Tensor d_proj = post ? at::empty_like(dy) : at::Tensor();  // by the attention projection
   const at::Tensor d_mlp_proj = post ? at::empty_like(dy) : dy;        // by the MLP projection
   const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
@@ -306,7 +271,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
                                rows_of(d_inner, begin, end), rows_of(activated, begin, end));
       d_normed = at::empty({count, hidden}, dy.options());
       mlp_in_.backward_input(rows_of(d_inner, begin, end), d_normed, mlp_in_weight);
-      norm_forward(mlp_norm_, mid, rows_of(normed, begin, end), {});
+      normed_rows(mlp_norm_, mid, rows_of(normed, begin, end), {});
     }
     const at::Tensor d_residual = rows_of(d_mid, begin, end);
     d_residual.copy_(d_out);
@@ -331,54 +296,6 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   }
   attn_out_.accumulate_grad(post ? d_proj : d_mid, saved.attn);
   return d_mid;
-}
-
-at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const {
-  if (!rotary_.qk_norm) return {};
-  const int64_t tiles = on_cpu_threads(dqkv.device()) ? (dqkv.size(0) + row_tile - 1) / row_tile : 1;
-  return at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat));
-}
-
-void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
-                                 const BlockSaved& saved, const at::Tensor& qk_parts) const {
-  if (delta_) return;
-  const int64_t tile = begin / rows.row_tile;
-  const auto part = [&](int64_t i) {
-    return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor();
-  };
-  ops::qk_norm_rotary_backward(rotary_, heads_of(rows_of(dqkv, begin, end)),
-                               heads_of(rows_of(saved.qkv_pre, begin, end)),
-                               rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
-                               k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));
-}
-
-void Block::finish_qk_norms(const at::Tensor& qk_parts) const {
-  if (!q_norm_grad_.defined()) return;
-  q_norm_grad_.add_(qk_parts[0].sum(0));
-  k_norm_grad_.add_(qk_parts[1].sum(0));
-}
-
-void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
-                                      const at::Tensor& dx) const {
-  const Range range("attention_inputs backward");
-  if (rows.exchange != nullptr) return exchange_backward_attention_inputs(dqkv, rows, saved, dx);
-  const int64_t total = dqkv.size(0);
-  const at::Tensor normed = at::empty_like(saved.x);
-  const auto projection = qkv_->backward(saved.projection, dqkv.size(0), rows.row_tile);
-  NormGradient attn_norm(attn_norm_, total, rows.row_tile);
-  const at::Tensor qk_parts = make_qk_parts(dqkv, rows.row_tile);
-  for_each_row_tile(total, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
-    rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts);
-    const at::Tensor x = rows_of(saved.x, begin, end);
-    norm_forward(attn_norm_, x, rows_of(normed, begin, end), {});
-    const at::Tensor d_normed = at::empty_like(x);
-    projection->tile(begin, rows_of(dqkv, begin, end), d_normed);
-    attn_norm.backward(begin, d_normed, x, saved.attn_norm.rows(begin, end - begin), rows_of(dx, begin, end),
-                       true);
-  });
-  attn_norm.finish();
-  finish_qk_norms(qk_parts);
-  projection->finish(dqkv, normed);
 }
 
 }  // namespace troupe

@@ -13,6 +13,7 @@
 #include "model/layers.h"
 #include "model/moe.h"
 #include "model/qkv_projection.h"
+#include "model/whole_qk_norm.h"
 
 namespace troupe {
 
@@ -62,6 +63,7 @@ struct BlockSaved {
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
   QkvSaved projection;
   at::Tensor qkv_pre, qk_rstd;  // before q/k norm; undefined without it
+  at::Tensor qk_squares;        // [2, T] of the norms over all heads, in the place of qk_rstd
   // What attention took (after rotary) and gave; [Q, T]. Of the gated delta rule the same without lse: [T,
   // P], and [T, Hv*Dv] before its norm.
   at::Tensor qkv, heads_attn, lse;
@@ -176,13 +178,25 @@ class Block {
   const RotaryTable& turns(const RowContext& rows) const {
     return second_rope_ ? rows.rotary.second : rows.rotary.first;
   }
-  // Rows [begin, end) of qkv from those of the norm's output.
-  void qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                const at::Tensor& qkv, BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const;
+  // Rows [begin, end) of qkv from those of the norm's output: their product, and what norms over all heads
+  // are to know of it, in squares [2, T].
+  void project_tile(const at::Tensor& normed, int64_t begin, int64_t end, const at::Tensor& qkv,
+                    const at::Tensor& squares, BlockSaved* saved,
+                    const QkvProjection::Packed& qkv_weight) const;
+  // And these rows through the norms of q and k and rotary.
+  void turn_tile(const RowContext& rows, int64_t begin, int64_t end, const at::Tensor& qkv,
+                 const at::Tensor& squares, BlockSaved* saved) const;
+  // [2, T], for norms over all heads; undefined without them.
+  at::Tensor qk_sums(const at::Tensor& qkv) const;
   // Rows [begin, end) of dqkv back through rotary and the norms of q and k, whose gradients go to qk_parts
-  // [2, tiles, D].
+  // [2, tiles, D]. Those over all heads get what they are to know of the rows, in products [2, T].
   void rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
-                            const BlockSaved& saved, const at::Tensor& qk_parts) const;
+                            const BlockSaved& saved, const at::Tensor& qk_parts,
+                            const at::Tensor& products) const;
+  // And the rows of dqkv through these; qk_parts then is [tiles, (Q+K)*D].
+  void whole_norm_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
+                                const BlockSaved& saved, const at::Tensor& qk_parts,
+                                const at::Tensor& products) const;
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
   void finish_qk_norms(const at::Tensor& qk_parts) const;
   // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
@@ -199,6 +213,7 @@ class Block {
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
+  std::unique_ptr<WholeQkNorm> whole_qk_norm_;
   at::Tensor sinks_grad_;
   std::unique_ptr<QkvProjection> qkv_;
   std::unique_ptr<GatedDeltaNet> delta_;

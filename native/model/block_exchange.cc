@@ -15,23 +15,36 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
   return t.defined() ? t.narrow(0, begin, end - begin) : t;
 }
 
+// x itself without a norm.
+at::Tensor rows_normed(const Norm& norm, const at::Tensor& x, const NormStats& stats, int64_t row_tile) {
+  if (!norm.defined()) return x;
+  const at::Tensor y = at::empty_like(x);
+  for_each_row_tile(x.size(0), row_tile, x.device(), [&](int64_t begin, int64_t end) {
+    norm_forward(norm, rows_of(x, begin, end), rows_of(y, begin, end), stats.rows(begin, end - begin));
+  });
+  return y;
+}
+
 }  // namespace
 
 void Block::exchange_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                                       BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
   const NormStats stats = save_inputs(x, qkv, saved);
-  const at::Tensor own = at::empty_like(x);
-  for_each_row_tile(x.size(0), rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    norm_forward(attn_norm_, rows_of(x, begin, end), rows_of(own, begin, end),
-                 stats.rows(begin, end - begin));
-  });
+  const at::Tensor own = rows_normed(attn_norm_, x, stats, rows.row_tile);
   const at::Tensor normed = rows.exchange->gather(own, {rows.phase, name_ + " input"});
+  at::Tensor squares = saved != nullptr ? saved->qk_squares : qk_sums(qkv);
   for_each_row_tile(
       normed.size(0), rows.row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
-        qkv_tile(rows_of(normed, begin, end), rows, begin, end, qkv, saved, qkv_weight);
+        project_tile(rows_of(normed, begin, end), begin, end, qkv, squares, saved, qkv_weight);
+        if (!whole_qk_norm_) turn_tile(rows, begin, end, qkv, squares, saved);
       },
       all_packed(qkv_weight));
+  if (!whole_qk_norm_) return;
+  squares = rows.exchange->of_whole_rows().sum(squares, {rows.phase, name_ + " norms"});
+  if (saved != nullptr) saved->qk_squares = squares;
+  for_each_row_tile(normed.size(0), rows.row_tile, x.device(),
+                    [&](int64_t begin, int64_t end) { turn_tile(rows, begin, end, qkv, squares, saved); });
 }
 
 void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
@@ -44,7 +57,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   BlockSaved& s = saved != nullptr ? *saved : unused;
   save_output(x, total, saved);
   const at::Tensor mid = saved != nullptr ? s.mid : at::empty_like(x);
-  const at::Tensor normed = at::empty_like(x);
+  const at::Tensor normed = mlp_norm_.defined() ? at::empty_like(x) : mid;
   // target = residual + the sum of the ranks' parts, with bias and, where the family has one, post norm.
   const auto add = [&](const at::Tensor& sum, const Linear& linear, const Norm& norm, const at::Tensor& kept,
                        const NormStats& stats, const at::Tensor& residual, const at::Tensor& target) {
@@ -71,8 +84,8 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   for_each_row_tile(own, rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
     add(rows_of(attn_sum, begin, end), attn_out_, attn_post_norm_, rows_of(s.attn_proj, begin, end),
         s.attn_post_norm.rows(begin, end - begin), rows_of(x, begin, end), rows_of(mid, begin, end));
-    norm_forward(mlp_norm_, rows_of(mid, begin, end), rows_of(normed, begin, end),
-                 s.mlp_norm.rows(begin, end - begin));
+    normed_rows(mlp_norm_, rows_of(mid, begin, end), rows_of(normed, begin, end),
+                s.mlp_norm.rows(begin, end - begin));
   });
 
   const at::Tensor all = exchange.gather(normed, {rows.phase, mlp_name_ + " input"});
@@ -112,13 +125,13 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
   const int64_t total = saved.attn.size(0), own = dy.size(0), hidden = dy.size(1);
   const bool post = attn_post_norm_.defined();
   const at::Tensor d_mid = at::empty_like(dy);
-  const at::Tensor normed = at::empty_like(dy);
+  const at::Tensor normed = mlp_norm_.defined() ? at::empty_like(dy) : saved.mid;
   const at::Tensor d_proj = post ? at::empty_like(dy) : at::Tensor();
   const at::Tensor d_mlp_proj = post ? at::empty_like(dy) : dy;
   NormGradient mlp_norm(mlp_norm_, own, rows.row_tile), attn_post(attn_post_norm_, own, rows.row_tile),
       mlp_post(mlp_post_norm_, own, rows.row_tile);
   for_each_row_tile(own, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
-    norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
+    normed_rows(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
     if (!post) return;
     mlp_post.backward(begin, rows_of(dy, begin, end), rows_of(saved.mlp_proj, begin, end),
                       saved.mlp_post_norm.rows(begin, end - begin), rows_of(d_mlp_proj, begin, end), false);
@@ -174,16 +187,21 @@ void Block::exchange_backward_attention_inputs(const at::Tensor& dqkv, const Row
                                                const BlockSaved& saved, const at::Tensor& dx) const {
   const Exchange& exchange = *rows.exchange;
   const int64_t own = saved.x.size(0);
-  const at::Tensor normed = at::empty_like(saved.x);
-  for_each_row_tile(own, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
-    norm_forward(attn_norm_, rows_of(saved.x, begin, end), rows_of(normed, begin, end), {});
-  });
+  const at::Tensor normed = rows_normed(attn_norm_, saved.x, {}, rows.row_tile);
   const at::Tensor all_normed = exchange.gather(normed, {rows.phase, name_ + " input"});
   const at::Tensor d_part = at::empty({dqkv.size(0), saved.x.size(1)}, dqkv.options());
   const auto projection = qkv_->backward(saved.projection, dqkv.size(0), rows.row_tile);
   const at::Tensor qk_parts = make_qk_parts(dqkv, rows.row_tile);
+  at::Tensor products = qk_sums(dqkv);
+  if (whole_qk_norm_) {
+    for_each_row_tile(dqkv.size(0), rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
+      rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts, products);
+    });
+    products = exchange.of_whole_rows().sum(products, {rows.phase, name_ + " norms"});
+  }
   for_each_row_tile(dqkv.size(0), rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
-    rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts);
+    if (!whole_qk_norm_) rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts, products);
+    whole_norm_backward_tile(dqkv, rows, begin, end, saved, qk_parts, products);
     projection->tile(begin, rows_of(dqkv, begin, end), rows_of(d_part, begin, end));
   });
   finish_qk_norms(qk_parts);

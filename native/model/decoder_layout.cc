@@ -91,10 +91,10 @@ class DecoderLayout {
     // Behind a matrix that is cut by columns the bias is added after the sum.
     if (bias) add(name + ".bias", {out}, InitialValue::kZero, cut.dimension == 0 ? cut : everywhere(false));
   }
-  // The identity: gemma scales by 1 + weight.
+  // Of a norm's weight: gemma scales by 1 + weight.
+  InitialValue identity() const { return c_.norm_unit_offset ? InitialValue::kZero : InitialValue::kOne; }
   void add_scale(std::string name, int64_t size, bool summed) {
-    add(std::move(name), {size}, c_.norm_unit_offset ? InitialValue::kZero : InitialValue::kOne,
-        everywhere(summed));
+    add(std::move(name), {size}, identity(), everywhere(summed));
   }
   void add_norm(const std::string& name, bool summed) {
     add_scale(name + ".weight", c_.hidden_size, summed);
@@ -129,6 +129,10 @@ class DecoderLayout {
     if (c_.qk_norm) {  // of a rank's own heads
       add_scale(prefix + "q_norm.weight", c_.head_dim, true);
       add_scale(prefix + "k_norm.weight", c_.head_dim, true);
+    }
+    if (c_.whole_qk_norm) {
+      add(prefix + "q_norm.weight", {c_.q_size()}, identity(), rows({even(c_.q_size())}));
+      add(prefix + "k_norm.weight", {c_.kv_size()}, identity(), rows({key_heads()}));
     }
     if (c_.attention_sinks)
       add(prefix + "sinks", {c_.num_heads}, InitialValue::kNormal, rows({even(c_.num_heads)}));
@@ -195,14 +199,14 @@ class DecoderLayout {
            .layer = c_.prefix.empty() ? std::optional<int64_t>(layer) : std::nullopt,
            .trainable = !frozen_,
            .before_layers = !c_.prefix.empty()});
-    add_norm(prefix + "attn_norm", own_rows);
+    if (c_.input_norms) add_norm(prefix + "attn_norm", own_rows);
     if (c_.is_delta_layer(layer)) {
       add_delta_net(prefix + "delta.");
     } else {
       add_attention(prefix + "attn.");
     }
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
-    add_norm(prefix + "mlp_norm", own_rows);
+    if (c_.input_norms) add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
       if (c_.moe->correction_bias) {
         const size_t own = target_;

@@ -13,9 +13,9 @@
 // the clamped SwiGLU pairs of a gate row and an up row.
 //
 //   embed.weight [V, H]   pos_embed.weight [P, H] (learned positions)
-//   layers.{i}.attn_norm.{weight,bias} [H]
+//   layers.{i}.attn_norm.{weight,bias} [H]           (input_norms, and mlp_norm)
 //   layers.{i}.attn.qkv.{weight [Q+2K, H], bias}     rows: q, then k, then v
-//   layers.{i}.attn.{q_norm,k_norm}.weight [D]
+//   layers.{i}.attn.{q_norm,k_norm}.weight [D], or [Q] and [K] (whole_qk_norm)
 //   instead of qkv and these, latent attention (model/latent_projection.h):
 //   layers.{i}.attn.{q_a.{weight [query_rank, H], bias}, q_norm.weight}   (query_rank)
 //   layers.{i}.attn.q.weight [heads * (S+R), query_rank or H]

@@ -124,6 +124,13 @@ void norm_forward(const Norm& norm, const at::Tensor& x, const at::Tensor& y, co
   ops::norm_forward(norm.spec, x, norm.weight, norm.bias, y, stats.rstd, stats.mean);
 }
 
+at::Tensor normed_rows(const Norm& norm, const at::Tensor& x, const at::Tensor& room,
+                       const NormStats& stats) {
+  if (!norm.defined()) return x;
+  norm_forward(norm, x, room, stats);
+  return room;
+}
+
 NormGradient::NormGradient(const Norm& norm, int64_t rows, int64_t tile) : norm_(norm), tile_(tile) {
   if (!norm.defined()) return;
   const int64_t tiles = on_cpu_threads(norm.weight.device()) ? (rows + tile - 1) / tile : 1;
@@ -134,6 +141,10 @@ NormGradient::NormGradient(const Norm& norm, int64_t rows, int64_t tile) : norm_
 
 void NormGradient::backward(int64_t begin, const at::Tensor& dy, const at::Tensor& x, const NormStats& stats,
                             const at::Tensor& dx, bool accumulate) {
+  if (!norm_.defined()) {
+    accumulate ? dx.add_(dy) : dx.copy_(dy);
+    return;
+  }
   const int64_t tile = begin / tile_;
   ops::norm_backward(norm_.spec, dy, x, norm_.weight, stats.rstd, stats.mean, dx, accumulate,
                      weight_parts_.select(0, tile),

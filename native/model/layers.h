@@ -76,13 +76,15 @@ struct NormStats {
 };
 
 void norm_forward(const Norm& norm, const at::Tensor& x, const at::Tensor& y, const NormStats& stats);
+// The norm of x, in `room`; x itself without a norm.
+at::Tensor normed_rows(const Norm& norm, const at::Tensor& x, const at::Tensor& room, const NormStats& stats);
 
 // A norm's weight gradient is summed per row tile first and over the tiles in order afterwards, so
 // that it does not depend on which thread did which tile.
 class NormGradient {
  public:
   NormGradient(const Norm& norm, int64_t rows, int64_t tile);
-  // dx = (accumulate ? dx : 0) + gradient for the tile that begins at row `begin`.
+  // dx = (accumulate ? dx : 0) + gradient for the tile that begins at row `begin`; without a norm that is dy.
   void backward(int64_t begin, const at::Tensor& dy, const at::Tensor& x, const NormStats& stats,
                 const at::Tensor& dx, bool accumulate);
   void finish();

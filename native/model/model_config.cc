@@ -166,6 +166,13 @@ void validate(const ModelConfig& c) {
             "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size(),
             " and second_rope_layers of ", c.second_rope_layers.size());
   }
+  require(c.input_norms || (c.post_norms && c.norm == NormKind::kRms), ErrorCode::kInvalidModel,
+          "[model] a decoder without input norms (input_norms) needs RMSNorms behind attention and MLP "
+          "(post_norms)");
+  require(
+      !c.whole_qk_norm || !(c.qk_norm || c.latent || c.delta || c.attention_gate), ErrorCode::kInvalidModel,
+      "[model] norms over all heads (whole_qk_norm) beside those of each head, latent or linear attention "
+      "or gates of attention are not supported");
   if (c.latent) validate_latent(c);
   if (c.delta) validate_delta(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,

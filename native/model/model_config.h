@@ -114,8 +114,10 @@ struct ModelConfig {
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
   bool norm_unit_offset = false;  // gemma: scale by (1 + weight)
+  bool input_norms = true;        // before attention and before the MLP; olmo 2 has those after them alone
   bool post_norms = false;        // gemma 2: a second norm after attention and after the MLP
   bool qk_norm = false;           // qwen 3: RMSNorm over head_dim on q and k before RoPE
+  bool whole_qk_norm = false;     // olmo 2: over all heads of q, and of k (model/whole_qk_norm.h)
 
   double attention_scale = 0;            // multiplies q.k
   double attention_softcap = 0;          // 0 = off

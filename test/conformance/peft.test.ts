@@ -22,6 +22,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['mixtral', 'actor', 'all-linear'],
   ['qwen3_moe', 'actor', 'all-linear'],
   ['gpt_oss', 'actor', 'all-linear'],
+  ['olmo2', 'actor', 'all-linear'],
+  ['olmo3', 'actor', 'all-linear'],
   ['llama_gqa', 'critic', 'all-linear'],
   ['gpt2', 'critic', ['c_attn']],
   ['gpt_oss', 'critic', 'all-linear'],

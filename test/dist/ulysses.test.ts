@@ -114,6 +114,7 @@ test.each([
   ['gemma2', 2, 150],
   ['gemma3_text', 2, 128],
   ['smollm3', 2, 128],
+  ['olmo3', 2, 128],
   ['gpt2', 2, 130],
   ['qwen3_moe', 2, 120],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {

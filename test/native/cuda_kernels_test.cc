@@ -8,6 +8,7 @@
 #include "kernels/device_ops.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/reference.h"
+#include "kernels/split_norm.h"
 #include "model/adapter.h"
 #include "optim/adamw.h"
 
@@ -107,6 +108,39 @@ TEST(norms_match_the_float64_reference) {
       ops::norm_backward(spec, in_place, x, weight, rstd, mean, in_place, false, {}, {});
       check_near(in_place, dx64, tolerance(type), what + " dx in place");
     }
+  });
+}
+
+TEST(norms_of_rows_in_parts_match_the_float64_reference) {
+  at::manual_seed(2);
+  for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
+    const std::string what = named("split norm", type, rows, cols);
+    const ops::NormSpec spec{NormKind::kRms, 1e-5, cols % 2 == 0};
+    const int64_t shift = cols % 8 == 0 ? 0 : 1, count = 2 * cols;
+    const at::Tensor x = strided(random({rows, cols}, type), shift), weight = random({cols}, type);
+    const at::Tensor dy = strided(random({rows, cols}, type), 2), start = dy.clone();
+    const auto sums = [&] { return std::pair(poisoned({rows}, at::kFloat), at::empty({rows}, at::kDouble)); };
+    const auto [squares, squares64] = sums();
+    const auto [products, products64] = sums();
+    ops::split_norm_squares(x, squares);
+    reference::split_norm_squares(wide(x), squares64);
+    check_near(squares, squares64, kFloatTolerance, what + " squares");
+    ops::split_norm_products(spec, dy, x, weight, products);
+    reference::split_norm_products(spec, wide(dy), wide(x), wide(weight), products64);
+    check_near(products, products64, 10 * kFloatTolerance, what + " products");
+
+    const at::Tensor y = strided(poisoned({rows, cols}, type), 1),
+                     dweight = on_gpu(at::full({cols}, 0.5, at::kFloat));
+    const at::Tensor y64 = at::empty({rows, cols}, at::kDouble), dx64 = at::empty({rows, cols}, at::kDouble);
+    const at::Tensor dweight64 = wide(dweight);
+    ops::split_norm_forward(spec, x, weight, squares, count, y);
+    reference::split_norm_forward(spec, wide(x), wide(weight), squares64, count, y64);
+    check_near(y, y64, tolerance(type), what + " y");
+    ops::split_norm_backward(spec, start, x, weight, squares, products, count, start, dweight);
+    reference::split_norm_backward(spec, wide(dy), wide(x), wide(weight), squares64, products64, count, dx64,
+                                   dweight64);
+    check_near(start, dx64, tolerance(type), what + " dx in place");
+    check_near(dweight, dweight64, 10 * kFloatTolerance, what + " dweight");
   });
 }
 

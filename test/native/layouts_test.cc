@@ -36,9 +36,9 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",   "qwen3_moe", "mixtral",
-                                         "qwen2_moe", "glm4_moe", "gemma3",  "smollm3",   "deepseek_v3",
-                                         "latent",    "gpt_oss",  "qwen3_5", "qwen3_next"};
+const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",   "qwen3_moe",  "mixtral",
+                                         "qwen2_moe", "glm4_moe", "gemma3",  "smollm3",    "deepseek_v3",
+                                         "latent",    "gpt_oss",  "qwen3_5", "qwen3_next", "olmo3"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
@@ -55,7 +55,8 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
   model.family = family;
-  const bool windows = variant == "qwen3" || variant == "gemma3" || variant == "gpt_oss";
+  const bool windows =
+      variant == "qwen3" || variant == "gemma3" || variant == "olmo3" || variant == "gpt_oss";
   give_windows(model, {0, windows ? 30 : 0, 0, 0});
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
@@ -106,6 +107,7 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("glm4_moe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   compare_layout("gemma3", HeadKind::kLm, layout);
   compare_layout("smollm3", HeadKind::kLm, layout);
+  compare_layout("olmo3", HeadKind::kLm, layout);
   compare_layout("deepseek_v3", HeadKind::kLm, layout);
   compare_layout("latent", HeadKind::kValue, layout);
   compare_layout("gpt_oss", HeadKind::kLm, layout);

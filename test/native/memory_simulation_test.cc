@@ -111,6 +111,8 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3_moe", .ranks = 2, .decoding = 2},
     {.variant = "gemma2", .checkpointing = true},
     {.variant = "gemma3", .checkpointing = true},
+    {.variant = "olmo3"},
+    {.variant = "olmo3", .ranks = 2, .checkpointing = true, .tp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true},
     {.variant = "qwen3", .ranks = 2, .lora = true},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true},

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "kernels/cpu_dispatch.h"
 #include "kernels/reference.h"
+#include "kernels/split_norm.h"
 
 // The row kernels of every instruction set, and the LibTorch reference, against float64 autograd.
 namespace {
@@ -27,6 +28,10 @@ struct Route {
   decltype(&ops::qk_norm_rotary_backward) rotary_backward;
   decltype(&ops::activation_forward) activation_forward;
   decltype(&ops::activation_backward) activation_backward;
+  decltype(&ops::split_norm_squares) split_norm_squares;
+  decltype(&ops::split_norm_forward) split_norm_forward;
+  decltype(&ops::split_norm_products) split_norm_products;
+  decltype(&ops::split_norm_backward) split_norm_backward;
 };
 
 std::vector<Route> routes() {
@@ -34,12 +39,16 @@ std::vector<Route> routes() {
   for (const kernels::Isa isa : kernels::supported_isas()) {
     all.push_back({"isa " + std::to_string(static_cast<int>(isa)), [isa] { kernels::select_isa(isa); },
                    ops::norm_forward, ops::norm_backward, ops::qk_norm_rotary_forward,
-                   ops::qk_norm_rotary_backward, ops::activation_forward, ops::activation_backward});
+                   ops::qk_norm_rotary_backward, ops::activation_forward, ops::activation_backward,
+                   ops::split_norm_squares, ops::split_norm_forward, ops::split_norm_products,
+                   ops::split_norm_backward});
   }
   namespace reference = ops::reference;
   all.push_back({"reference", [] {}, reference::norm_forward, reference::norm_backward,
                  reference::qk_norm_rotary_forward, reference::qk_norm_rotary_backward,
-                 reference::activation_forward, reference::activation_backward});
+                 reference::activation_forward, reference::activation_backward, reference::split_norm_squares,
+                 reference::split_norm_forward, reference::split_norm_products,
+                 reference::split_norm_backward});
   return all;
 }
 
@@ -142,6 +151,61 @@ TEST(norms_match_float64_autograd) {
         check_norm(route, type, {NormKind::kRms, eps, true}, false, n, width);
         check_norm(route, type, {NormKind::kLayer, eps, false}, true, n, width);
         check_norm(route, type, {NormKind::kLayer, eps, false}, false, n, width);
+      }
+    }
+  });
+}
+
+// Columns of two ranks, each of which has a part of a row: sums of both make what one norm makes of the
+// whole.
+void check_split_norm(const Route& route, at::ScalarType type, bool unit_offset, int64_t n, int64_t width,
+                      int64_t first) {
+  const std::string what = route.name + " split norm " + std::to_string(n) + "x" + std::to_string(first) +
+                           "+" + std::to_string(width - first);
+  const ops::NormSpec spec{NormKind::kRms, 1e-5, unit_offset};
+  const at::Tensor x = random({n, width}, type), weight = random({width}, type),
+                   dy = random({n, width}, type);
+  const at::Tensor wide_x = leaf(x), wide_weight = leaf(weight);
+  const at::Tensor expected = norm_of(spec, wide_x, wide_weight, {});
+  expected.backward(wide(dy));
+  struct Part {
+    at::Tensor x, weight, dy, squares, products;
+    int64_t begin;
+  };
+  std::vector<Part> parts;
+  for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, first}, {first, width - first}}) {
+    const auto sums = [&] { return poisoned({n}, at::kFloat); };
+    parts.push_back({strided(x.narrow(1, begin, count)), weight.narrow(0, begin, count),
+                     strided(dy.narrow(1, begin, count)), sums(), sums(), begin});
+    const Part& part = parts.back();
+    route.split_norm_squares(part.x, part.squares);
+    route.split_norm_products(spec, part.dy, part.x, part.weight, part.products);
+  }
+  const at::Tensor squares = parts[0].squares + parts[1].squares;
+  const at::Tensor products = parts[0].products + parts[1].products;
+  for (const Part& part : parts) {
+    const int64_t count = part.x.size(1);
+    const auto own = [&](const at::Tensor& t) { return t.narrow(-1, part.begin, count); };
+    const at::Tensor y = strided(part.x);
+    route.split_norm_forward(spec, y, part.weight, squares, width, y);
+    check_near(y, own(expected).detach(), tolerance(type), what + " y in place");
+    const at::Tensor dx = strided(part.dy), dweight = at::full({count}, 0.5, at::kFloat);
+    route.split_norm_backward(spec, dx, part.x, part.weight, squares, products, width, dx, dweight);
+    check_near(dx, own(wide_x.grad()), tolerance(type), what + " dx in place");
+    check_near(dweight - 0.5, own(wide_weight.grad()), 10 * kFloatTolerance, what + " dweight");
+    const at::Tensor apart = strided(poisoned({n, count}, type));
+    route.split_norm_backward(spec, part.dy, part.x, part.weight, squares, products, width, apart, {});
+    CHECK(apart.equal(dx));
+  }
+}
+
+TEST(norms_of_rows_in_parts_match_float64_autograd) {
+  at::manual_seed(2);
+  for_each_route([](const Route& route, at::ScalarType type) {
+    for (const int64_t width : {2, 7, 48, 513}) {
+      for (const int64_t n : {1, 3, 128}) {
+        check_split_norm(route, type, false, n, width, width / 2);
+        check_split_norm(route, type, true, n, width, 1);
       }
     }
   });

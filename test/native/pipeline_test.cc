@@ -29,7 +29,7 @@ struct Layout {
 EngineOptions deep(const std::string& variant, HeadKind head, int64_t layers) {
   EngineOptions options = options_of(variant, head);
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
-  if (variant == "gemma2" || variant == "gemma3") windows[0] = 4;
+  if (variant == "gemma2" || variant == "gemma3" || variant == "olmo3") windows[0] = 4;
   give_windows(options.model, windows);
   if (variant == "qwen3_moe") {
     options.model.moe_layers.assign(static_cast<size_t>(layers), true);
@@ -95,7 +95,8 @@ const std::vector<int64_t> kOnOne(kSequences, 0);
 }  // namespace
 
 TEST(ten_updates_equal_one_process_on_every_family) {
-  for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe", "gpt2", "gemma2", "gemma3"}) {
+  for (const std::string variant :
+       {"llama", "qwen2", "qwen3", "qwen3_moe", "gpt2", "gemma2", "gemma3", "olmo3"}) {
     compare(deep(variant, HeadKind::kLm, 4), {.pp = 2}, kOnOne, 10);
   }
 }

@@ -36,7 +36,7 @@ constexpr int64_t kPositions = 200;
 ModelConfig long_model(const std::string& variant) {
   ModelConfig config = small(variant);
   config.max_positions = kPositions;
-  if (variant == "gemma2" || variant == "gemma3") config.sliding_windows = {40, 0};
+  if (variant == "gemma2" || variant == "gemma3" || variant == "olmo3") config.sliding_windows = {40, 0};
   return config;
 }
 
@@ -132,8 +132,9 @@ class FailingDecoder : public test::ToyDecoder {
 }  // namespace
 
 TEST(the_same_tokens_whatever_else_runs) {
-  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
-                              "glm4_moe", "deepseek_v3", "gpt_oss", "latent", "qwen3_5", "qwen3_next"}) {
+  for (const char* variant :
+       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
+        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);
@@ -168,7 +169,7 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
     std::printf("  products are not our own on this processor: not compared\n");
     return;
   }
-  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5"}) {
+  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3"}) {
     SmallModel model(long_model(variant));
     std::vector<RolloutRequest> requests;
     for (uint64_t i = 0; i < 12; ++i)

@@ -13,11 +13,11 @@ namespace troupe::test {
 
 constexpr int64_t kVocabulary = 50;
 
-// A window per layer; in gemma3 those that have one turn by the second set.
+// A window per layer; in gemma3 and olmo3 those that have one turn by the second set.
 inline void give_windows(ModelConfig& c, std::vector<int64_t> windows) {
   c.num_layers = static_cast<int64_t>(windows.size());
   c.sliding_windows = std::move(windows);
-  if (c.family != "gemma3") return;
+  if (c.family != "gemma3" && c.family != "olmo3") return;
   c.second_rope_layers.clear();
   for (const int64_t window : c.sliding_windows) c.second_rope_layers.push_back(window > 0);
 }
@@ -56,7 +56,8 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
 // latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
 // layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of
-// attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads).
+// attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads),
+// olmo3 (norms over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -118,6 +119,11 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
     c.activation = Activation::kGeluTanh;
     c.embedding_scale = std::sqrt(24.0);
+    for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
+    give_windows(c, {4, 0});
+  } else if (variant == "olmo3") {
+    c.input_norms = false;
+    c.post_norms = c.whole_qk_norm = true;
     for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
     give_windows(c, {4, 0});
   } else if (variant == "smollm3") {

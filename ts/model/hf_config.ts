@@ -17,6 +17,7 @@ import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { gptOss } from './hf_gpt_oss';
 import { deepseekV3 } from './hf_latent';
+import { olmo2, olmo3 } from './hf_olmo';
 import { qwen25Vl } from './hf_qwen25_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
@@ -139,6 +140,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
     case 'gemma3_text':
       return gemma3(parsed as FamilyConfig<'gemma3_text'>, raw, where);
+    case 'olmo2':
+      return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
+    case 'olmo3':
+      return olmo3(parsed as FamilyConfig<'olmo3'>, raw, where);
     case 'smollm3':
       return smollm3(parsed as FamilyConfig<'smollm3'>, raw, where);
     case 'mixtral': {
@@ -302,8 +307,10 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     norm: 'layer',
     normEps: c.layer_norm_epsilon,
     normUnitOffset: false,
+    inputNorms: true,
     postNorms: false,
     qkNorm: false,
+    wholeQkNorm: false,
     attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
     attentionSoftcap: 0,
     finalSoftcap: 0,

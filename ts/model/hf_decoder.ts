@@ -51,8 +51,10 @@ export function rmsDecoder(
     norm: 'rms',
     normEps: c.rms_norm_eps,
     normUnitOffset: false,
+    inputNorms: true,
     postNorms: false,
     qkNorm: false,
+    wholeQkNorm: false,
     attentionScale: headDim ** -0.5,
     attentionSoftcap: 0,
     finalSoftcap: 0,
@@ -122,4 +124,24 @@ export function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
   return Array.from({ length: c.num_hidden_layers }, (_, i) =>
     i >= c.max_window_layers ? (window ?? 0) : 0,
   );
+}
+
+export const isObject = (value: unknown): value is Raw =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** RoPE of layers that see all, and of those with a window, in both spellings; a scaling of the hub's is that of the first. */
+export function ropeOfTypes(raw: Raw, where: string): { full: Raw; sliding: Raw } {
+  const given = raw.rope_parameters ?? {};
+  const { full_attention: full = null, sliding_attention: sliding = null, ...others } = given as Raw;
+  const fits = [full, sliding].every((one) => one === null || isObject(one));
+  if (!isObject(given) || !fits || Object.keys(others).length > 0)
+    throw invalid(
+      where,
+      `rope_parameters: expected those of full_attention and of sliding_attention, got ${show(given)}`,
+    );
+  const scaling = isObject(raw.rope_scaling) ? raw.rope_scaling : {};
+  return {
+    full: { rope_theta: raw.rope_theta, ...(full as Raw | null), ...scaling },
+    sliding: { rope_theta: raw.rope_local_base_freq, ...(sliding as Raw | null) },
+  };
 }

@@ -1,7 +1,7 @@
 // What config.json says of the Gemma models: norms that add 1 to their weights, embeddings that are scaled.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
-import { activation, invalid, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
+import { activation, invalid, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
 import type { DecoderConfig, FamilyConfig } from './hf_schema';
 import { resolveRope } from './rope';
 
@@ -86,25 +86,5 @@ export function gemma3(c: FamilyConfig<'gemma3_text'>, raw: Raw, where: string):
     secondRopeLayers: types.map((type) => type === 'sliding_attention'),
     secondRopeInvFreq: local.invFreq,
     secondRopeAttentionFactor: local.attentionFactor,
-  };
-}
-
-const isObject = (value: unknown): value is Raw =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
-/** RoPE of layers that see all, and of those with a window, in both spellings; a scaling of the hub's is that of the first. */
-function ropeOfTypes(raw: Raw, where: string): { full: Raw; sliding: Raw } {
-  const given = raw.rope_parameters ?? {};
-  const { full_attention: full = null, sliding_attention: sliding = null, ...others } = given as Raw;
-  const fits = [full, sliding].every((one) => one === null || isObject(one));
-  if (!isObject(given) || !fits || Object.keys(others).length > 0)
-    throw invalid(
-      where,
-      `rope_parameters: expected those of full_attention and of sliding_attention, got ${show(given)}`,
-    );
-  const scaling = isObject(raw.rope_scaling) ? raw.rope_scaling : {};
-  return {
-    full: { rope_theta: raw.rope_theta, ...(full as Raw | null), ...scaling },
-    sliding: { rope_theta: raw.rope_local_base_freq, ...(sliding as Raw | null) },
   };
 }

@@ -21,6 +21,7 @@ import {
   deepTower,
   expertCount,
   gatedDelta,
+  olmo2,
   plainTower,
   qwen2,
   qwen25,
@@ -144,6 +145,8 @@ export const schemas = {
     final_logit_softcapping: orNone(null),
     use_bidirectional_attention: bool(false),
   }),
+  olmo2,
+  olmo3: olmo2.extend({ sliding_window: slidingWindow(4096), layer_types: layerTypes }),
   phi3: z.object({
     ...decoder,
     vocab_size: int(32064, 'vocabulary'),

@@ -68,6 +68,14 @@ export const qwen2 = z.object({
   layer_types: layerTypes,
 });
 
+/** OLMo 2, and what OLMo 3 has of it. */
+export const olmo2 = z.object({
+  ...decoder,
+  vocab_size: int(50304, 'vocabulary'),
+  rms_norm_eps: real(1e-5),
+  attention_bias: bool(false),
+});
+
 export const deepseek = z.object({
   ...decoder,
   vocab_size: int(129280, 'vocabulary'),

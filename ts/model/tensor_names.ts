@@ -61,7 +61,7 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: Ex
   for (let i = 0; i < c.numLayers; i++) {
     const hf = `${root}.layers.${i}`;
     const own = `layers.${i}`;
-    map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
+    if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
     if (c.delta !== null && c.deltaLayers[i])
       deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
     else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
@@ -69,7 +69,7 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: Ex
     if (c.postNorms)
       map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
     const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
-    map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
+    if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
     if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
     else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, experts);
     else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
@@ -118,9 +118,9 @@ function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
         ];
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
-  if (c.qkNorm) {
-    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.headDim);
-    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.headDim);
+  if (c.qkNorm || c.wholeQkNorm) {
+    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
+    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
   }
 }
 
@@ -227,6 +227,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   gemma2: 'Gemma2',
   gemma3_text: 'Gemma3',
   smollm3: 'SmolLM3',
+  olmo2: 'Olmo2',
+  olmo3: 'Olmo3',
   phi3: 'Phi3',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',

@@ -100,8 +100,13 @@ export interface NativeModelConfig {
   norm: 'rms' | 'layer';
   normEps: number;
   normUnitOffset: boolean;
+  /** Before attention and before the MLP, and behind each of them. */
+  inputNorms: boolean;
   postNorms: boolean;
+  /** Of each head's query and key. */
   qkNorm: boolean;
+  /** Of all heads' queries together, and of all keys (native/model/whole_qk_norm.h). */
+  wholeQkNorm: boolean;
   attentionScale: number;
   attentionSoftcap: number;
   finalSoftcap: number;

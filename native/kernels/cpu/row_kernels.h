@@ -50,6 +50,37 @@ struct NormKernels {
   void (*backward[kNumDtypes])(const NormBackward& args);
 };
 
+// RMSNorm over `count` columns, of which `cols` are here (kernels/split_norm.h).
+struct SplitNormArgs {
+  int64_t rows, cols;
+  float count;
+  float eps, weight_offset;
+  const void* weight;
+  const float* squares;  // [rows], summed over all columns; not for sums
+};
+struct SplitNormSums {
+  SplitNormArgs norm;
+  ConstRows dy, x;  // without dy: of the squares of x
+  float* sums;      // [rows]
+};
+struct SplitNormForward {
+  SplitNormArgs norm;
+  ConstRows x;
+  Rows y;
+};
+struct SplitNormBackward {
+  SplitNormArgs norm;
+  ConstRows dy, x;
+  const float* products;  // [rows], summed over all columns
+  Rows dx;
+  float* dweight;  // optional
+};
+struct SplitNormKernels {
+  void (*sums[kNumDtypes])(const SplitNormSums& args);
+  void (*forward[kNumDtypes])(const SplitNormForward& args);
+  void (*backward[kNumDtypes])(const SplitNormBackward& args);
+};
+
 constexpr int64_t kMaxHeadDim = 1024;  // with qk-norm, which keeps a head on the stack
 
 struct RotaryArgs {
@@ -130,6 +161,7 @@ struct RowKernels {
   const RotaryKernels& rotary;
   const ActivationKernels& activation;
   const OptimKernels& optim;
+  const SplitNormKernels& split_norm;
 };
 
 }  // namespace troupe::kernels

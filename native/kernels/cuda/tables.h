@@ -9,5 +9,6 @@ extern const NormKernels norm_table;
 extern const RotaryKernels rotary_table;
 extern const ActivationKernels activation_table;
 extern const OptimKernels optim_table;
+extern const SplitNormKernels split_norm_table;
 
 }  // namespace troupe::kernels::cuda

@@ -137,7 +137,7 @@ describe('defaults of the Hugging Face classes', () => {
       expect(resolve({ ...small, model_type, sliding_window: 0 }).slidingWindows).toEqual([0, 0, 0, 0]);
   });
 
-  test.each(['mistral', 'qwen2', 'phi3', 'gemma2', 'gemma3_text', 'mixtral', 'gpt_oss'])(
+  test.each(['mistral', 'qwen2', 'phi3', 'gemma2', 'gemma3_text', 'mixtral', 'gpt_oss', 'olmo3'])(
     'a window of %s is a whole number of positions',
     (model_type) => {
       for (const sliding_window of [2.5, -1, 2 ** 31])
@@ -359,6 +359,8 @@ test.each<[string, object, number]>([
   ['phi3', {}, 32],
   ['gemma3_text', {}, 26],
   ['smollm3', {}, 36],
+  ['olmo2', {}, 32],
+  ['olmo3', {}, 32],
   ['seed_oss', {}, 64],
   ['gemma', {}, 28],
   ['gemma2', {}, 26],
