@@ -124,8 +124,9 @@ struct Layout {
 TEST(ranks_that_decode_together_generate_what_one_process_does) {
   // Ranks have narrower matrices; where products are LibTorch's, their sums are in another order then.
   const double rounding = ops::packs(at::zeros({1, 1})) ? 2e-5 : 1e-4;
-  for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
-                                    "glm4_moe", "deepseek_v3", "gpt_oss", "latent", "qwen3_5", "lora"}) {
+  for (const std::string variant :
+       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
+        "gpt_oss", "latent", "qwen3_5", "olmo3", "lora"}) {
     const EngineOptions options = options_for(variant);
     const auto engine = create_engine(options, nullptr);
     const std::vector<Answers> expected = generations(*engine, 0, 1, 1);

@@ -62,7 +62,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   model.num_kv_heads = draw.fitting(model.num_heads, [&](int64_t n) { return model.num_heads % n == 0; });
   model.head_dim = 2 * draw.between(1, 4);
   model.intermediate_size = draw.between(1, 41);
-  const bool windows = family == "qwen3" || family == "gemma3" || sinks;
+  const bool windows = family == "qwen3" || family == "gemma3" || family == "olmo3" || sinks;
   std::vector<int64_t> drawn;
   for (int64_t layer = 0; layer < model.num_layers; ++layer)
     drawn.push_back(windows && draw.coin() ? draw.between(2, 30) : 0);
@@ -72,7 +72,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   for (int64_t i = 0; i < turning; i += 2)
     model.rope_inv_freq.push_back(
         std::pow(100.0, -static_cast<double>(i) / static_cast<double>(model.head_dim)));
-  if (family == "gemma3") {
+  if (family == "gemma3" || family == "olmo3") {
     model.second_rope_inv_freq.clear();
     for (const double f : model.rope_inv_freq) model.second_rope_inv_freq.push_back(0.7 * f);
   } else if (family == "smollm3") {
