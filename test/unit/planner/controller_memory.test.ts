@@ -254,7 +254,7 @@ const WEIGHED = [
   ...sized(FEW),
 ];
 
-test.each<[string, string[], ImageLimits?]>([
+const STEPS: [string, string[], ImageLimits?][] = [
   ['images', ['actor_rollout_ref.actor.use_kl_loss=true', ...sized(FEW)], LIMITS],
   [
     'images of prompts that are left out',
@@ -289,11 +289,14 @@ test.each<[string, string[], ImageLimits?]>([
     'prompts ahead',
     ['trainer.v1.trainer_mode=colocate_async', 'actor_rollout_ref.actor.use_kl_loss=true', ...sized(FEW)],
   ],
-])(
+];
+
+// A row has three parts: Jest gives a function with one more a callback in its place.
+test.each(STEPS.map(([name, overrides, images]) => [name, overrides, images ?? null] as const))(
   '%s: what each phase of a step holds is what is planned, within 10 %%',
   async (_, overrides, images) => {
     const config = configOf(overrides);
-    const spec = controllerSpec(config, policyOf(images));
+    const spec = controllerSpec(config, policyOf(images ?? undefined));
     const plan = planController(spec);
     const measured = new Measured(await settledBytes());
     // What rollout correction takes is seen in the middle of it. Not by a spy of Jest, which holds all that it is given.
@@ -309,7 +312,7 @@ test.each<[string, string[], ImageLimits?]>([
       return clampedDeviation.apply(this, args);
     };
     try {
-      await measuredStep(config, measured, images !== undefined);
+      await measuredStep(config, measured, images !== null);
     } finally {
       ValidTokens.prototype.clampedDeviation = clampedDeviation;
       Batch.concat = concat;
