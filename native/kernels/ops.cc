@@ -8,6 +8,7 @@
 #include "kernels/cpu_dispatch.h"
 #include "kernels/device_ops.h"
 #include "kernels/reference.h"
+#include "kernels/split_norm.h"
 
 // Unpacks tensors into the arguments of the kernels of their device; a device without any gets the reference.
 namespace troupe::ops {
@@ -273,6 +274,85 @@ void add_rows(const at::Tensor& target, const at::Tensor& index, const at::Tenso
   } else if (index.numel() > 0) {  // on meta tensors index_add_ looks at a first row
     out.index_add_(0, index, rows);
   }
+}
+
+namespace {
+
+// columns: of all ranks; squares: undefined where nothing is scaled by them.
+kernels::SplitNormArgs split_norm_args(const Op& op, const NormSpec& spec, const at::Tensor& x,
+                                       const at::Tensor& weight, const at::Tensor& squares, int64_t columns) {
+  kernels::SplitNormArgs args{};
+  args.rows = x.size(0);
+  args.cols = x.size(1);
+  args.count = static_cast<float>(columns);
+  args.eps = static_cast<float>(spec.eps);
+  args.weight_offset = spec.unit_offset ? 1.0f : 0.0f;
+  args.weight = needed(op, "weight", vector(op, "weight", weight, x.scalar_type(), args.cols));
+  args.squares = floats(op, "squares", squares, args.rows);
+  return args;
+}
+
+}  // namespace
+
+void split_norm_squares(const at::Tensor& x, const at::Tensor& sums) {
+  if (simulated(x)) return;
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::split_norm_squares(x, sums);
+  const Op op{"split_norm_squares", x.device()};
+  kernels::SplitNormSums args{};
+  args.norm.rows = x.size(0);
+  args.norm.cols = x.size(1);
+  args.x = const_rows(op, "x", x, x.scalar_type(), args.norm.rows, args.norm.cols);
+  args.sums = static_cast<float*>(needed(op, "sums", floats(op, "sums", sums, args.norm.rows)));
+  table->split_norm.sums[dtype_of(op, x)](args);
+}
+
+void split_norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight,
+                        const at::Tensor& squares, int64_t count, const at::Tensor& y) {
+  if (simulated(x)) return;
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::split_norm_forward(spec, x, weight, squares, count, y);
+  const Op op{"split_norm_forward", x.device()};
+  const at::ScalarType type = x.scalar_type();
+  kernels::SplitNormForward args{};
+  args.norm = split_norm_args(op, spec, x, weight, squares, count);
+  args.x = const_rows(op, "x", x, type, args.norm.rows, args.norm.cols);
+  args.y = mutable_rows(op, "y", y, type, args.norm.rows, args.norm.cols);
+  table->split_norm.forward[dtype_of(op, x)](args);
+}
+
+void split_norm_products(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& sums) {
+  if (simulated(x)) return;
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::split_norm_products(spec, dy, x, weight, sums);
+  const Op op{"split_norm_products", x.device()};
+  const at::ScalarType type = x.scalar_type();
+  kernels::SplitNormSums args{};
+  args.norm = split_norm_args(op, spec, x, weight, {}, x.size(1));
+  args.dy = const_rows(op, "dy", dy, type, args.norm.rows, args.norm.cols);
+  args.x = const_rows(op, "x", x, type, args.norm.rows, args.norm.cols);
+  args.sums = static_cast<float*>(needed(op, "sums", floats(op, "sums", sums, args.norm.rows)));
+  table->split_norm.sums[dtype_of(op, x)](args);
+}
+
+void split_norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x,
+                         const at::Tensor& weight, const at::Tensor& squares, const at::Tensor& products,
+                         int64_t count, const at::Tensor& dx, const at::Tensor& dweight) {
+  if (simulated(x)) return;
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr)
+    return reference::split_norm_backward(spec, dy, x, weight, squares, products, count, dx, dweight);
+  const Op op{"split_norm_backward", x.device()};
+  const at::ScalarType type = x.scalar_type();
+  kernels::SplitNormBackward args{};
+  args.norm = split_norm_args(op, spec, x, weight, squares, count);
+  args.dy = const_rows(op, "dy", dy, type, args.norm.rows, args.norm.cols);
+  args.x = const_rows(op, "x", x, type, args.norm.rows, args.norm.cols);
+  args.products = floats(op, "products", products, args.norm.rows);
+  args.dx = mutable_rows(op, "dx", dx, type, args.norm.rows, args.norm.cols);
+  args.dweight = floats(op, "dweight", dweight, args.norm.cols);
+  table->split_norm.backward[dtype_of(op, x)](args);
 }
 
 }  // namespace troupe::ops

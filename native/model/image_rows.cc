@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -29,7 +30,12 @@ ImageRows ImageRows::of(const std::vector<PlacedImage>& images, const ImageParts
   const auto index = [&](const std::vector<int64_t>& values) {
     return upload(at::tensor(values, at::kLong), device);
   };
-  ImageRows taken{index(rows), {}, index(places)};
+  ImageRows taken{index(rows), features, index(places)};
+  // One worker has all of them, in their order.
+  if (static_cast<int64_t>(places.size()) == features.embeddings.size(0) &&
+      std::is_sorted(places.begin(), places.end()))
+    return taken;
+  taken.features.deepstack.clear();
   taken.features.embeddings = features.embeddings.index_select(0, taken.places);
   for (const at::Tensor& stacked : features.deepstack)
     taken.features.deepstack.push_back(stacked.index_select(0, taken.places));

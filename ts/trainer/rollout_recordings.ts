@@ -1,6 +1,6 @@
 // Steps whose responses are kept, and taken from what is kept (verl's skip.rollout).
-import { homedir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { expandHome } from '../base/home';
 import type { ResolvedConfig } from '../config/config';
 import type { RolloutEngine } from '../rollout/engine';
 import { RecordedRollout } from '../rollout/recorded/recorded_rollout';
@@ -22,7 +22,7 @@ export class RolloutRecordings {
   constructor(private readonly config: ResolvedConfig) {
     const { dump_dir, steps } = config.skip.rollout;
     const { project_name, experiment_name } = config.trainer;
-    this.directory = join(resolve(dump_dir.replace(/^~(?=\/|$)/, homedir())), project_name, experiment_name);
+    this.directory = join(resolve(expandHome(dump_dir)), project_name, experiment_name);
     this.steps = new Set(steps);
   }
 

@@ -1,20 +1,10 @@
 // RMSNorm and LayerNorm, forward and backward.
-#include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/row_access.h"
 
 // RMSNorm and LayerNorm over rows. RMSNorm is the case mean = 0.
 namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
-
-template <typename T>
-const T* row_of(const ConstRows& rows, int64_t r) {
-  return static_cast<const T*>(rows.data) + r * rows.stride;
-}
-template <typename T>
-T* row_of(const Rows& rows, int64_t r) {
-  return static_cast<T*>(rows.data) + r * rows.stride;
-}
 
 template <typename T>
 void forward(const NormForward& a) {

@@ -1,19 +1,9 @@
 // RMSNorm over columns of which some are elsewhere, forward and backward.
-#include "kernels/cpu/row_kernels.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/row_access.h"
 
 namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
-
-template <typename T>
-const T* row_of(const ConstRows& rows, int64_t r) {
-  return static_cast<const T*>(rows.data) + r * rows.stride;
-}
-template <typename T>
-T* row_of(const Rows& rows, int64_t r) {
-  return static_cast<T*>(rows.data) + r * rows.stride;
-}
 
 TROUPE_INLINE float rstd_of(const SplitNormArgs& a, int64_t r) {
   return 1.0f / __builtin_sqrtf(a.squares[r] / a.count + a.eps);

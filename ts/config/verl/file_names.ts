@@ -1,6 +1,6 @@
 // Names of files and directories among verl's values.
 import { existsSync } from 'node:fs';
-import { homedir } from 'node:os';
+import { expandHome } from '../../base/home';
 
 const KEYS =
   /(^|\.)(train_files|val_files|path|model_path|tokenizer_path|tool_config_path|function_tool_path|default_local_dir|resume_from_path|.*_data_dir)$/;
@@ -11,8 +11,7 @@ export const withHome = (key: string, value: unknown): unknown => (KEYS.test(key
 
 function expanded(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(expanded);
-  if (typeof value !== 'string') return value;
-  return value.replace(/^~(?=\/|$)/, homedir());
+  return typeof value === 'string' ? expandHome(value) : value;
 }
 
 /** Whether the value of a key is a model's name on the Hugging Face hub, and no directory. */

@@ -239,9 +239,8 @@ class Import {
       this.note('notMapped', from, 'has no value in the source (???): it must be given');
     } else if (telling !== undefined && value !== null) {
       this.note('notMapped', from, `got ${show(value)}: ${telling}`);
-    } else if (leaf.kind === 'ignored' && this.isOfClass(path, from)) {
-      this.ofClass(path, value, from);
     } else if (leaf.kind === 'ignored') {
+      if (this.takenByClass(path, value, from)) return;
       const limit = LIMITS[path];
       const holds = limit === undefined ? null : getPath(this.source.tree, limit);
       if (limit === undefined || holds === value) this.note('withoutEffect', from, leaf.reason);
@@ -323,28 +322,24 @@ class Import {
       this.note('withoutEffect', from, 'is verl’s default');
       return;
     }
-    if (this.isOfClass(prefix + key, from)) {
-      this.ofClass(prefix + key, value, from);
-      return;
-    }
+    if (this.takenByClass(prefix + key, value, from)) return;
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
     this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);
   }
 
-  /** A data set class sees all of its section, also what has no meaning here. */
-  private isOfClass(path: string, from: string): boolean {
+  /** A data set class sees all of its section, also what has no meaning here: such a key goes where the class finds it. */
+  private takenByClass(path: string, value: unknown, from: string): boolean {
     const { asVerl, tree } = this.source;
     const hasClass = typeof getPath(tree, 'data.custom_cls.path') === 'string';
-    return hasClass && this.result.program === 'train' && /^data\.\w+$/.test(path) && !asVerl.has(from);
-  }
-
-  private ofClass(path: string, value: unknown, from: string): void {
+    if (!hasClass || this.result.program !== 'train' || !/^data\.\w+$/.test(path) || asVerl.has(from))
+      return false;
     const to = path.replace('data.', 'data.custom_cls.config.');
     setPath(this.result.config, to, value);
     this.result.mapped.push(...(isTree(value) ? leafPaths(value, `${from}.`) : [from]));
     this.note('changed', from, `is for the class of data.custom_cls: is now ${to}`);
     this.renamed.push({ from, to });
+    return true;
   }
 
   /** A value in a message; the report stands in the file. */

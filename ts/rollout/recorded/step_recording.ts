@@ -37,7 +37,9 @@ const base64 = ({ buffer, byteOffset, byteLength }: ArrayBufferView): string =>
 
 /** What a later run with the same requests is answered with. */
 export class StepRecording {
+  /** Of the file as it was found: what is added is for later runs. */
   private readonly results = new Map<string, RolloutResult>();
+  private readonly added = new Set<string>();
   private fd: number | null = null;
   /** Whether the file says whose responses it has. */
   private begun = false;
@@ -63,7 +65,7 @@ export class StepRecording {
 
   /** @throws TroupeError NO_SPACE, IO naming the file */
   add(key: string, result: RolloutResult): void {
-    if (this.results.has(key)) return;
+    if (this.results.has(key) || this.added.has(key)) return;
     const { tokens, logProbs, promptLogProbs, routedExperts, cachedTokens: _, ...rest } = result;
     this.write({
       key,
@@ -73,7 +75,7 @@ export class StepRecording {
       ...(promptLogProbs ? { promptLogProbs: base64(promptLogProbs) } : {}),
       ...(routedExperts ? { routedExperts: base64(routedExperts) } : {}),
     });
-    this.results.set(key, result);
+    this.added.add(key);
   }
 
   close(): void {
