@@ -11,10 +11,9 @@
 
 namespace troupe {
 
-at::Tensor zero_pages(int64_t count, at::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  if (!device.is_cpu() || count == 0) return at::zeros({count}, options);
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+at::Tensor zero_pages(int64_t count, const at::TensorOptions& options) {
+  if (!options.device().is_cpu() || count == 0) return at::zeros({count}, options);
+  const size_t bytes = static_cast<size_t>(count) * options.dtype().itemsize();
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   require(data != MAP_FAILED, ErrorCode::kOutOfMemory, "[engine] cannot map ", bytes,
           " bytes: ", std::strerror(errno));

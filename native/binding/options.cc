@@ -151,6 +151,7 @@ EngineOptions read_engine_options(const Field& dto) {
   options.model = read_model(dto["model"]);
   options.device = parse_device(dto["device"].string());
   options.dtype = parse_dtype(dto["dtype"].string());
+  options.master_dtype = parse_dtype(dto["masterDtype"].string());
   options.max_tokens = dto["maxTokens"].integer();
   options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);

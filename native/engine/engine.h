@@ -40,7 +40,10 @@ at::ScalarType parse_dtype(const std::string& name);
 struct EngineOptions {
   ModelConfig model;
   at::Device device = at::kCPU;
-  at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16; masters are float32
+  at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16
+  // Of what is trained, and of its moments: float32, or bfloat16 where that is computed in, rounded
+  // stochastically by every update. Adapters are float32.
+  at::ScalarType master_dtype = at::kFloat;
   int64_t max_tokens = 0;             // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory

@@ -22,6 +22,14 @@ const EngineOptions& checked(const EngineOptions& options) {
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
   const ParallelDims& dims = options.parallel;
+  require(options.master_dtype == at::kFloat || options.master_dtype == options.dtype,
+          ErrorCode::kInvalidArgument, "[engine] masters in bfloat16 are computed with as they are: expected "
+          "the dtype bfloat16, too, got float32");
+  // Copies of a weight on ranks that share matrices lie at places of their own, and would be rounded apart.
+  require(options.master_dtype == at::kFloat || (dims.tp == 1 && dims.ep == 1 && options.pipeline.stages == 1),
+          ErrorCode::kInvalidArgument,
+          "[engine] masters in bfloat16 are for data parallelism: expected tp, ep and stages of a pipeline to be 1, got ",
+          dims.tp, ", ", dims.ep, " and ", options.pipeline.stages);
   require(dims.pp == 1, ErrorCode::kInvalidArgument,
           "[parallel] expected pp as the stages of the pipeline, got pp ", dims.pp);
   require(dims.ep == 1 || options.shard_size == 0, ErrorCode::kInvalidArgument,
@@ -100,7 +108,7 @@ ParameterStore make_store(const EngineOptions& options, at::Device device, const
                       dims.rank_on(Axis::kPp, rank)),
       device, options.dtype, options.optim.has_value(), options.seed,
       {dims.rank_on(Axis::kDpCp, rank) % count, count}, options.offload,
-      {dims.rank_on(Axis::kExpertDp, rank) % experts, experts});
+      {dims.rank_on(Axis::kExpertDp, rank) % experts, experts}, options.master_dtype);
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {

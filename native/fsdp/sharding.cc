@@ -335,10 +335,12 @@ double Sharding::grad_norm(Communicator& stages) {
 
 void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, int64_t step) {
   const Range range("adamw");
-  for (ParameterGroup& group : store_.groups()) {
+  for (size_t g = 0; g < store_.groups().size(); ++g) {
+    ParameterGroup& group = store_.groups()[g];
     if (!group.trained()) continue;
     for (StateBuffer* buffer : group.state()) buffer->fetch();
-    adamw_step(group.buffers(), options, lr, grad_scale, step);
+    const int64_t first = store_.slice(g).index * group.param.tensor().numel();
+    adamw_step(group.buffers(), options, lr, grad_scale, step, {static_cast<int64_t>(g), first});
     for (StateBuffer* buffer : group.state()) buffer->give_back(buffer != &group.grad);
   }
   for (Uses& uses : uses_) uses.gathered = false;

@@ -43,6 +43,42 @@ void adamw_reference(const AdamWBuffers& buffers, const kernels::AdamWConstants&
   if (buffers.compute.defined()) buffers.compute.copy_(buffers.param);
 }
 
+// SplitMix64 (Steele, Lea & Flood 2014) of the buffer and the step.
+kernels::RoundingStream rounding_stream(SharedPlace place, int64_t step) {
+  uint64_t z = (static_cast<uint64_t>(place.buffer) << 40) + static_cast<uint64_t>(step);
+  z = (z + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  z ^= z >> 31;
+  return {static_cast<uint32_t>(z), static_cast<uint32_t>(z >> 32), place.first};
+}
+
+// Weights and moments in bfloat16.
+void bfloat16_step(const AdamWBuffers& buffers, const kernels::AdamWConstants& constants,
+                   const kernels::RoundingStream& stream) {
+  const auto* device = kernels::device_ops_for(buffers.param);
+  if (!buffers.param.is_cpu() && device == nullptr) {  // the CPU's kernel, so that bits are the same
+    const AdamWBuffers host{buffers.param.cpu(), buffers.grad.cpu(), buffers.exp_avg.cpu(),
+                            buffers.exp_avg_sq.cpu(), {}};
+    bfloat16_step(host, constants, stream);
+    buffers.param.copy_(host.param);
+    buffers.exp_avg.copy_(host.exp_avg);
+    buffers.exp_avg_sq.copy_(host.exp_avg_sq);
+    return;
+  }
+  const int64_t count = buffers.param.numel();
+  auto* param = buffers.param.mutable_data_ptr<at::BFloat16>();
+  const float* grad = buffers.grad.const_data_ptr<float>();
+  auto* exp_avg = buffers.exp_avg.mutable_data_ptr<at::BFloat16>();
+  auto* exp_avg_sq = buffers.exp_avg_sq.mutable_data_ptr<at::BFloat16>();
+  if (device != nullptr)
+    return device->rows.optim.adamw_bfloat16(constants, stream, count, param, grad, exp_avg, exp_avg_sq);
+  for_each_block(count, [&](int64_t, int64_t begin, int64_t end) {
+    kernels::row_kernels().optim.adamw_bfloat16(constants, stream.from(begin), end - begin, param + begin,
+                                                grad + begin, exp_avg + begin, exp_avg_sq + begin);
+  });
+}
+
 }  // namespace
 
 at::Tensor sum_of_squares(const at::Tensor& flat) {
@@ -69,13 +105,17 @@ at::Tensor sum_of_squares(const at::Tensor& flat) {
 }
 
 void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
-                int64_t step) {
+                int64_t step, SharedPlace place) {
   require(step >= 1, ErrorCode::kInternal, "[optim] expected a 1-based step but got ", step);
   const int64_t count = buffers.param.numel();
-  check_flat("param", buffers.param, at::kFloat, count);
+  const bool narrow = buffers.param.scalar_type() == at::kBFloat16;
+  const at::ScalarType kept = narrow ? at::kBFloat16 : at::kFloat;
+  check_flat("param", buffers.param, kept, count);
   check_flat("grad", buffers.grad, at::kFloat, count);
-  check_flat("exp_avg", buffers.exp_avg, at::kFloat, count);
-  check_flat("exp_avg_sq", buffers.exp_avg_sq, at::kFloat, count);
+  check_flat("exp_avg", buffers.exp_avg, kept, count);
+  check_flat("exp_avg_sq", buffers.exp_avg_sq, kept, count);
+  require(!narrow || !buffers.compute.defined(), ErrorCode::kInternal,
+          "[optim] expected no copy to compute with beside weights in bfloat16");
   if (buffers.compute.defined()) check_flat("compute", buffers.compute, at::kBFloat16, count);
 
   const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
@@ -90,6 +130,7 @@ void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double
   constants.inverse_sqrt_bias_correction2 = static_cast<float>(1 / std::sqrt(correction2));
   constants.eps = static_cast<float>(options.eps);
   if (buffers.param.is_meta()) return;  // a simulation: one pass over what is there
+  if (narrow) return bfloat16_step(buffers, constants, rounding_stream(place, step));
   const auto* device = kernels::device_ops_for(buffers.param);
   if (!buffers.param.is_cpu() && device == nullptr) return adamw_reference(buffers, constants);
 

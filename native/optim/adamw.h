@@ -7,8 +7,8 @@
 
 #include "optim/schedule.h"
 
-// AdamW over flat float32 buffers (Loshchilov & Hutter 2019, arXiv:1711.05101; torch.optim.AdamW's
-// arithmetic: decoupled decay first, then the bias-corrected step).
+// AdamW over flat buffers in float32 arithmetic (Loshchilov & Hutter 2019, arXiv:1711.05101;
+// torch.optim.AdamW's: decoupled decay first, then the bias-corrected step).
 namespace troupe {
 
 struct AdamWOptions {
@@ -27,16 +27,24 @@ at::Tensor sum_of_squares(const at::Tensor& flat);
 
 // One flat buffer (a shard, a parameter group).
 struct AdamWBuffers {
-  at::Tensor param;       // [N] float32
+  at::Tensor param;       // [N] float32 or bfloat16
   at::Tensor grad;        // [N] float32, already summed over ranks
-  at::Tensor exp_avg;     // [N] float32
-  at::Tensor exp_avg_sq;  // [N] float32
-  at::Tensor compute;     // [N] bfloat16 copy to refresh, or undefined
+  at::Tensor exp_avg;     // [N] in the dtype of param
+  at::Tensor exp_avg_sq;  // [N] in the dtype of param
+  at::Tensor compute;     // [N] bfloat16 copy to refresh, or undefined; of a bfloat16 param there is none
+};
+
+// Where the buffers lie in one that several ranks share: the random numbers of rounding are those of the
+// whole.
+struct SharedPlace {
+  int64_t buffer = 0;  // which one
+  int64_t first = 0;   // of its elements
 };
 
 // grad_scale multiplies every gradient first (the clip factor). step is 1-based. One pass over
-// memory, parallel over the buffer, bitwise independent of the number of threads.
+// memory, parallel over the buffer, bitwise independent of the number of threads. bfloat16 is rounded
+// stochastically (kernels/stochastic_rounding.h), by place and step.
 void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
-                int64_t step);
+                int64_t step, SharedPlace place = {});
 
 }  // namespace troupe

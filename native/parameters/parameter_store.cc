@@ -25,9 +25,9 @@ int64_t element_count(const std::vector<int64_t>& shape) {
 
 ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype,
                                bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload,
-                               ShardSlice expert_slice)
+                               ShardSlice expert_slice, at::ScalarType master_dtype)
     : training_(training), seed_(seed), slice_(slice), expert_slice_(expert_slice) {
-  allocate(device, compute_dtype, take(std::move(layout)), offload);
+  allocate(device, compute_dtype, master_dtype, take(std::move(layout)), offload);
 }
 
 ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype) {
@@ -57,7 +57,7 @@ std::vector<int64_t> ParameterStore::take(ParameterLayout layout) {
   return sizes;
 }
 
-void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
+void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype, at::ScalarType master_dtype,
                               const std::vector<int64_t>& sizes, const StateKinds& offload) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int64_t count = slice(g).count, whole = round_up(sizes[g], kAlignment * count);
@@ -65,7 +65,8 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     ParameterGroup& group = groups_[g];
     const bool trained = training_ && group.trainable && !group.buffer;
     group.whole_size = whole;
-    group.dtype = trained || group.buffer ? at::kFloat : compute_dtype;
+    const at::ScalarType master = group.adapts ? at::kFloat : master_dtype;
+    group.dtype = group.buffer ? at::kFloat : trained ? master : compute_dtype;
     if (!group.here) continue;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
@@ -75,8 +76,8 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     if (trained) {
       if (compute_dtype != group.dtype) group.compute = state(compute_dtype, false, offload.parameters);
       group.grad = state(at::kFloat, true, offload.gradients);
-      group.exp_avg = state(at::kFloat, true, offload.moments);
-      group.exp_avg_sq = state(at::kFloat, true, offload.moments);
+      group.exp_avg = state(group.dtype, true, offload.moments);
+      group.exp_avg_sq = state(group.dtype, true, offload.moments);
     }
     if (count > 1) {
       group.full_compute = FlatBuffer(whole, compute_dtype, device);

@@ -47,11 +47,11 @@ struct ShardSlice {
 
 // A group of parameters. All its buffers are flat, so that optimiser and collectives see few large tensors.
 struct ParameterGroup : GroupSpec {
-  // Of param, also where it is on other ranks: float32 where trained and of a buffer. What is frozen is kept
-  // as it is computed with, rounded once when it comes: nothing is ever added to it.
+  // Of param, also where it is on other ranks: that of masters where trained, float32 of a buffer. What is
+  // frozen is kept as it is computed with, rounded once when it comes: nothing is ever added to it.
   at::ScalarType dtype = at::kFloat;
-  // The slice that is owned: param, and compute where the compute dtype is another. Gradient and moments,
-  // both float32, only where trained.
+  // The slice that is owned: param, and compute where the compute dtype is another. Only where trained the
+  // gradient, float32, and the moments, in dtype.
   StateBuffer param, compute, grad, exp_avg, exp_avg_sq;
   // What Parameter::compute and grad are views of in a store that is sharded or computes alone: of the whole
   // group, in memory only around their use (fsdp/sharding.h, engine/decoding_copy.h).
@@ -72,10 +72,11 @@ class ParameterStore {
  public:
   // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
   // every buffer, what is held here; expert_slice: of those of groups that only some ranks have
-  // (GroupSpec::expert_rank). offload: what is kept on the host.
+  // (GroupSpec::expert_rank). offload: what is kept on the host. master_dtype: of what is trained, and of its
+  // moments; adapters' are float32.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
                  uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {},
-                 ShardSlice expert_slice = {});
+                 ShardSlice expert_slice = {}, at::ScalarType master_dtype = at::kFloat);
   // To compute with alone: a parameter has no master, and its `compute` is a view of full_compute, which
   // begins without memory.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype);
@@ -138,8 +139,8 @@ class ParameterStore {
  private:
   // Takes the layout's groups and parameters; elements by group.
   std::vector<int64_t> take(ParameterLayout layout);
-  void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes,
-                const StateKinds& offload);
+  void allocate(at::Device device, at::ScalarType compute_dtype, at::ScalarType master_dtype,
+                const std::vector<int64_t>& sizes, const StateKinds& offload);
   template <typename Predicate>
   std::vector<SliceRun> runs_of(size_t group, Predicate&& predicate) const;
 

@@ -12,8 +12,8 @@ namespace troupe {
 namespace {
 
 at::Tensor zeros(int64_t count, at::ScalarType dtype, at::Device device, bool lazily) {
-  if (lazily && dtype == at::kFloat) return zero_pages(count, device);
-  return at::zeros({count}, at::TensorOptions().dtype(dtype).device(device));
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  return lazily ? zero_pages(count, options) : at::zeros({count}, options);
 }
 
 // Zeroed memory of the host beside `device`.

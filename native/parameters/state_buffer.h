@@ -18,7 +18,7 @@ namespace troupe {
 class StateBuffer {
  public:
   StateBuffer() = default;  // there is no such state: every call does nothing
-  // Zeroed. lazily: on a CPU its pages take up memory only once they are written (float32 alone).
+  // Zeroed. lazily: on a CPU its pages take up memory only once they are written.
   StateBuffer(int64_t count, at::ScalarType dtype, at::Device device, bool lazily, bool on_host);
 
   bool defined() const { return device_.tensor().defined(); }

@@ -39,9 +39,9 @@ void KvCache::take_memory() {
   if (slab_.defined()) return;
   const AllocateFor part(MemoryPart::kKvCache);
   const std::vector<int64_t> sizes{num_pages_, num_layers_, num_kv_heads_, 2, head_dim_ * kPagePositions};
-  slab_ = device_.is_cpu()
-              ? zero_pages(bytes() / static_cast<int64_t>(sizeof(float)), device_).view(dtype_).view(sizes)
-              : at::empty(sizes, at::TensorOptions().dtype(dtype_).device(device_));
+  const auto options = at::TensorOptions().dtype(dtype_).device(device_);
+  slab_ = device_.is_cpu() ? zero_pages(c10::multiply_integers(sizes), options).view(sizes)
+                           : at::empty(sizes, options);
   base_ = static_cast<char*>(slab_.data_ptr());
 }
 

@@ -44,10 +44,9 @@ void StateCache::take_memory() {
   if (bytes() == 0 || rule_.defined()) return;
   const AllocateFor part(MemoryPart::kKvCache);
   const auto zeros = [&](int64_t size, at::ScalarType type) {
-    const int64_t count = layers_ * slots_ * size,
-                  bytes = count * static_cast<int64_t>(c10::elementSize(type));
-    if (!device_.is_cpu()) return at::empty({count}, at::TensorOptions().dtype(type).device(device_));
-    return zero_pages((bytes + kFloat - 1) / kFloat, device_).view(type).narrow(0, 0, count);
+    const int64_t count = layers_ * slots_ * size;
+    const auto options = at::TensorOptions().dtype(type).device(device_);
+    return device_.is_cpu() ? zero_pages(count, options) : at::empty({count}, options);
   };
   conv_ =
       zeros(conv_size(delta_), dtype_).view({layers_, slots_, kernels::kConvWidth - 1, delta_.channels()});

@@ -37,6 +37,7 @@ function specOf(
     name: 'actor',
     model: shape,
     dtype: o.dtype ?? 'float32',
+    masterDtype: 'float32',
     strategy: o.strategy ?? 'full_shard',
     shardSize: o.shardSize ?? null,
     ulysses: o.ulysses ?? 1,

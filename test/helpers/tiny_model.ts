@@ -94,6 +94,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     model: tinyModel(),
     device: 'cpu',
     dtype: 'float32',
+    masterDtype: 'float32',
     maxTokens: 64,
     gradientCheckpointing: false,
     optim: tinyOptim,

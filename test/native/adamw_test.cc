@@ -4,11 +4,13 @@
 #include <ATen/Parallel.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "check.h"
 #include "kernels/cpu_dispatch.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace {
 
@@ -106,6 +108,129 @@ TEST(grad_norm_is_exact_and_passes_non_finite_values) {
   CHECK(std::isinf(norm_of(grads)));
   grads[1][1] = std::nan("");
   CHECK(std::isnan(norm_of(grads)));
+}
+
+// The same buffers with weights and moments in bfloat16.
+AdamWBuffers narrow(const AdamWBuffers& wide) {
+  return {wide.param.to(at::kBFloat16), wide.grad.clone(), wide.exp_avg.to(at::kBFloat16),
+          wide.exp_avg_sq.to(at::kBFloat16), {}};
+}
+
+AdamWBuffers part(const AdamWBuffers& whole, int64_t begin, int64_t count) {
+  const auto of = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
+  return {of(whole.param), of(whole.grad), of(whole.exp_avg), of(whole.exp_avg_sq), {}};
+}
+
+AdamWBuffers trained_for_a_while(int64_t count) {
+  at::manual_seed(11);
+  AdamWBuffers buffers = buffers_of(count, false);
+  buffers.exp_avg.normal_().mul_(1e-3);
+  buffers.exp_avg_sq.uniform_().mul_(1e-5);
+  return buffers;
+}
+
+TEST(bfloat16_is_rounded_to_a_neighbour_of_what_float32_gives) {
+  AdamWOptions options;
+  options.weight_decay = 0.1;
+  AdamWBuffers rounded = narrow(trained_for_a_while(16384 + 33));
+  AdamWBuffers exact{rounded.param.to(at::kFloat), rounded.grad, rounded.exp_avg.to(at::kFloat),
+                     rounded.exp_avg_sq.to(at::kFloat), {}};
+  adamw_step(rounded, options, 1e-3, 0.5, 7);
+  adamw_step(exact, options, 1e-3, 0.5, 7);
+  const auto compare = [](const at::Tensor& got, const at::Tensor& wanted) {
+    // The float32 with its low half cut off, and the next one from zero.
+    const at::Tensor bits = wanted.view(at::kInt).bitwise_and(~0xffff);
+    const at::Tensor down = bits.view(at::kFloat), up = bits.add(0x10000).view(at::kFloat);
+    const at::Tensor values = got.to(at::kFloat);
+    const at::Tensor went_up = values.eq(up);
+    CHECK(values.eq(down).logical_or(went_up).all().item<bool>());
+    // Both happen, as often as their distances say.
+    const at::Tensor chance = (wanted - down) / (up - down);
+    CHECK_CLOSE(went_up.to(at::kFloat).mean().item<double>(), chance.mean().item<double>(), 0.02);
+    CHECK(!went_up.all().item<bool>() && went_up.any().item<bool>());
+    CHECK(values.index({chance.eq(0)}).equal(wanted.index({chance.eq(0)})));
+  };
+  compare(rounded.param, exact.param);
+  compare(rounded.exp_avg, exact.exp_avg);
+  compare(rounded.exp_avg_sq, exact.exp_avg_sq);
+}
+
+// To the nearest, none of these updates would change a weight, and no second moment would ever fall.
+TEST(bfloat16_follows_a_double_loop_on_average) {
+  constexpr int64_t kWeights = 1 << 17, kSteps = 60;
+  AdamWOptions options;
+  options.weight_decay = 0;
+  const double lr = 1e-6;
+  AdamWBuffers buffers;
+  buffers.param = at::full({kWeights}, 0.02, at::kBFloat16);
+  buffers.grad = at::empty({kWeights}, at::kFloat);
+  buffers.exp_avg = at::zeros({kWeights}, at::kBFloat16);
+  buffers.exp_avg_sq = at::full({kWeights}, 1.0, at::kBFloat16);
+  Scalar expected{buffers.param[0].item<double>(), 0, 1.0};
+  const double before = expected.param;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const double grad = 1 + 0.1 * static_cast<double>(step % 3);
+    buffers.grad.fill_(grad);
+    adamw_step(buffers, options, lr, 1e-2, step);
+    expected.step(options, lr, static_cast<double>(static_cast<float>(grad)) * 1e-2, step);
+  }
+  const auto mean = [](const at::Tensor& x) { return x.to(at::kDouble).mean().item<double>(); };
+  const double moved = expected.param - before;
+  CHECK(std::abs(moved) > 0 && std::abs(moved) < 0x1p-14);  // less than half of the way to a neighbour
+  CHECK_CLOSE((mean(buffers.param) - before) / moved, 1, 0.1);
+  CHECK_CLOSE(mean(buffers.exp_avg) / expected.exp_avg, 1, 1e-3);
+  CHECK_CLOSE(mean(buffers.exp_avg_sq) / expected.exp_avg_sq, 1, 1e-3);
+}
+
+TEST(the_rounding_of_bfloat16_depends_on_place_and_step_alone) {
+  const int64_t count = 100003;
+  const int threads = at::get_num_threads();
+  const AdamWBuffers start = narrow(trained_for_a_while(count));
+  const auto stepped = [&](int64_t step, SharedPlace place) {
+    AdamWBuffers buffers{start.param.clone(), start.grad, start.exp_avg.clone(), start.exp_avg_sq.clone(), {}};
+    adamw_step(buffers, {}, 1e-3, 1.0, step, place);
+    return buffers;
+  };
+  const auto same = [](const AdamWBuffers& a, const AdamWBuffers& b) {
+    return at::equal(a.param, b.param) && at::equal(a.exp_avg, b.exp_avg) &&
+           at::equal(a.exp_avg_sq, b.exp_avg_sq);
+  };
+  const AdamWBuffers once = stepped(3, {5, 0});
+  for (const kernels::Isa isa : kernels::supported_isas()) {
+    kernels::select_isa(isa);
+    for (const int n : {1, 3}) {
+      at::set_num_threads(n);
+      CHECK(same(once, stepped(3, {5, 0})));
+    }
+  }
+  kernels::select_isa(kernels::best_isa());
+  at::set_num_threads(threads);
+  CHECK(!same(once, stepped(4, {5, 0})));
+  CHECK(!same(once, stepped(3, {6, 0})));
+  CHECK(!same(once, stepped(3, {5, 16})));
+  // Two ranks that share the buffer.
+  AdamWBuffers shared{start.param.clone(), start.grad, start.exp_avg.clone(), start.exp_avg_sq.clone(), {}};
+  const int64_t half = 50016;
+  adamw_step(part(shared, 0, half), {}, 1e-3, 1.0, 3, {5, 0});
+  adamw_step(part(shared, half, count - half), {}, 1e-3, 1.0, 3, {5, half});
+  CHECK(same(once, shared));
+}
+
+TEST(infinities_and_nan_are_not_rounded_to_numbers) {
+  const auto rounded = [](float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    const uint32_t wide = uint32_t{kernels::rounded_stochastically(bits, 0xffff)} << 16;
+    float back;
+    std::memcpy(&back, &wide, sizeof(back));
+    return back;
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  CHECK(rounded(infinity) == infinity && rounded(-infinity) == -infinity);
+  CHECK(std::isnan(rounded(std::nanf(""))));
+  CHECK(rounded(std::numeric_limits<float>::max()) == infinity);  // its upper neighbour
+  CHECK(rounded(0.0f) == 0 && std::signbit(rounded(-0.0f)));
+  CHECK(rounded(-1.5f) == -1.5f);
 }
 
 TEST(a_zero_gradient_only_decays) {

@@ -118,6 +118,48 @@ TEST(ten_updates_of_a_critic_equal_one_process_for_every_size_and_strategy) {
   compare_everywhere(HeadKind::kValue);
 }
 
+// 10 bytes a weight: itself and two moments in bfloat16, a float32 gradient.
+TEST(weights_that_are_kept_in_bfloat16_are_rounded_alike_however_they_are_spread) {
+  for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+    EngineOptions options = options_of("qwen3", head);
+    options.max_tokens = 400;  // one micro-batch: sums over ranks have one order
+    options.dtype = options.master_dtype = at::kBFloat16;
+    std::vector<Outcome> first;
+    for (const Spread& spread : {Spread{4, "full_shard"}, Spread{4, "shard_grad_op"}, Spread{4, "no_shard"},
+                                 Spread{4, "full_shard", 2}}) {
+      const std::vector<Outcome> outcomes = train_sharded(options, round_robin(spread.size), spread, 5);
+      for (const Outcome& outcome : outcomes) {
+        if (!outcome.weights.defined()) return;  // reported already
+        CHECK(outcome.weights.equal(outcomes[0].weights));
+        CHECK(outcome.weights.equal(outcome.weights.to(at::kBFloat16).to(at::kFloat)));
+        CHECK(outcome.bytes.moments == 2 * outcome.bytes.parameters);
+        CHECK(outcome.bytes.gradients == 2 * outcome.bytes.parameters);
+      }
+      if (first.empty()) first = outcomes;
+      // Replicas are summed behind the shards of each: in another order.
+      if (spread.shard_size == 0) CHECK(outcomes[0].weights.equal(first[0].weights));
+    }
+    const auto alone = create_engine(options);
+    const Outcome one = train(*alone, head, share_of(0, std::vector<int64_t>(kSequences, 0)), 5);
+    // Gradients that differ in their last bits can round a weight to its other neighbour.
+    CHECK(relative(one.weights, first[0].weights) < 0x1p-8);
+    options.master_dtype = at::kFloat;
+    const auto wide = create_engine(options);
+    const Outcome exact = train(*wide, head, share_of(0, std::vector<int64_t>(kSequences, 0)), 5);
+    CHECK(relative(one.weights, exact.weights) < 0x1p-7);
+    CHECK(exact.bytes.parameters == 3 * one.bytes.parameters);
+  }
+}
+
+TEST(masters_in_bfloat16_are_refused_where_they_would_be_rounded_apart) {
+  EngineOptions options = options_of("qwen3", HeadKind::kLm);
+  options.master_dtype = at::kBFloat16;
+  CHECK_THROWS(create_engine(options), "expected the dtype bfloat16, too, got float32");
+  options.dtype = at::kBFloat16;
+  options.pipeline.stages = 2;
+  CHECK_THROWS(create_engine(options), "expected tp, ep and stages of a pipeline to be 1, got 1, 1 and 2");
+}
+
 TEST(delays_before_collectives_change_nothing) {
   const EngineOptions options = options_of("qwen3", HeadKind::kLm);
   for (Spread spread : {Spread{3, "full_shard"}, Spread{2, "shard_grad_op"}, Spread{4, "full_shard", 2}}) {

@@ -20,7 +20,7 @@ struct Setup {
   std::string variant;
   HeadKind head = HeadKind::kLm;
   int64_t ranks = 1;
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat, masters = at::kFloat;
   bool checkpointing = false;
   bool lora = false;
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
@@ -64,7 +64,8 @@ inline std::string describe(const Setup& c) {
           : c.quantization == ops::Quantization::kInt8 ? " int8"
                                                        : " fp8") +
          (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + (c.frozen ? " frozen" : "") +
-         " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " +
+         " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
+         (c.masters == at::kFloat ? "" : " masters") + " | " + ranks + " | " +
          (c.checkpointing ? "yes" : "no");
 }
 
@@ -123,6 +124,7 @@ inline EngineOptions options_of(const Setup& c) {
   }
   if (c.tower != Setup::Tower::kNone) give_tower(m, c.tower, c.tower_trained);
   options.dtype = c.dtype;
+  options.master_dtype = c.masters;
   options.max_tokens = kCapacity;
   options.gradient_checkpointing = c.checkpointing;
   if (!c.frozen) options.optim = AdamWOptions{};

@@ -103,6 +103,8 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .kl_loss = true},
     {.variant = "qwen3", .ranks = 2},
     {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16},
+    {.variant = "qwen3", .dtype = at::kBFloat16, .masters = at::kBFloat16},
+    {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .masters = at::kBFloat16},
     {.variant = "qwen3", .ranks = 4, .overlap = true},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kShardGradOp},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kNoShard},

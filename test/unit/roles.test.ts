@@ -135,6 +135,23 @@ test('only a role that learns has an optimiser; with LoRA the reference is the a
   expect(referenceSettings(ppo('actor_rollout_ref.model.lora_rank=2'))).toBeNull();
 });
 
+test('masters in bfloat16 are computed with as they are, in the plan too, and the reference beside them', () => {
+  const config = ppo(
+    'actor_rollout_ref.actor.fsdp_config.model_dtype=bf16',
+    'critic.model.fsdp_config.model_dtype=fp32',
+  );
+  const actor = actorSettings(config);
+  expect(trainedOptions(actor, 9).masterDtype).toBe('bfloat16');
+  expect(engineOptions(actor, group, config).dtype).toBe('bfloat16');
+  expect(roleSpec(actor, { device: 'cpu', worldSize: 4 })).toMatchObject({
+    dtype: 'bfloat16',
+    masterDtype: 'bfloat16',
+  });
+  expect(referenceSettings(config)).toMatchObject({ dtype: 'bfloat16', optim: null });
+  expect(trainedOptions(criticSettings(config), 9)).not.toHaveProperty('masterDtype');
+  expect(trainedOptions(sftSettings(sft('engine.model_dtype=bfloat16')), 9).masterDtype).toBe('bfloat16');
+});
+
 test('LoRA by the names of Megatron is LoRA by ours', () => {
   const lora = 'actor_rollout_ref.model.lora';
   const config = ppo(`${lora}.rank=4`, `${lora}.target_modules=[linear_qkv,linear_fc1]`);
@@ -462,6 +479,10 @@ test.each([
   [
     ['critic.strategy=megatron', 'critic.model.fsdp_config.param_offload=true'],
     /critic\.model\.fsdp_config\.param_offload: not read beside strategy megatron: give critic\.megatron\.param_offload/,
+  ],
+  [
+    ['critic.strategy=megatron', 'critic.model.fsdp_config.model_dtype=bf16'],
+    /critic\.model\.fsdp_config\.model_dtype: not read beside strategy megatron, whose master weights are float32/,
   ],
   [
     ['actor_rollout_ref.actor.strategy=megatron', 'actor_rollout_ref.actor.fsdp_config.fsdp_size=2'],

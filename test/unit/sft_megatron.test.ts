@@ -175,6 +175,7 @@ test.each<[string[], RegExp]>([
     [MEGATRON, 'fsdp_size=2'],
     /^model\.fsdp_config\.fsdp_size: not read beside strategy megatron: engine\.use_distributed_optimizer and/,
   ],
+  [[MEGATRON, 'model_dtype=bf16'], /^model\.fsdp_config\.model_dtype: not read beside strategy megatron/],
   [[MEGATRON, 'model.fsdp_config.offload_policy=true'], /offload_policy: not read beside strategy megatron/],
   [['strategy=veomni'], /^engine\.strategy: expected one of fsdp, fsdp2, megatron, got "veomni"/],
   [

@@ -61,8 +61,13 @@ export interface EngineOptions {
    * own the machines are not known: its default is cpu.
    */
   device?: 'cpu' | 'cuda';
-  /** Compute dtype; of what is trained there are float32 master weights besides. Default: bfloat16 on cuda, float32 on cpu. */
+  /** Compute dtype; of what is trained there are master weights besides. Default: that of the masters where it is bfloat16, else bfloat16 on cuda, float32 on cpu. */
   dtype?: 'float32' | 'bfloat16';
+  /**
+   * Of the weights that are trained and of their moments, float32. bfloat16: computed with as they are, and rounded stochastically by every
+   * update (docs/numerics.md): 10 bytes a weight in place of 18; with `strategy` fsdp and `dtype` bfloat16. Adapters are float32 always.
+   */
+  masterDtype?: 'float32' | 'bfloat16';
   /**
    * Packing capacity: tokens per micro-batch, with `parallel.ulysses` or `cp` of all workers that share one. Default 4096 on cpu, 16384
    * on cuda. A longer sequence is an error that says to raise it. Log-probs are bitwise reproducible at one capacity.
@@ -173,6 +178,7 @@ export interface ResolvedEngineOptions {
   offload: NativeStateKinds;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
+  masterDtype: 'float32' | 'bfloat16';
   maxTokens: number | null;
   gradientCheckpointing: boolean;
   readsImages: boolean;
@@ -192,6 +198,7 @@ const KEYS = [
   'worldSize',
   'device',
   'dtype',
+  'masterDtype',
   'maxTokensPerMicroBatch',
   'parallel',
 ].concat([
@@ -220,6 +227,14 @@ const OPTIM_KEYS = [
   'minLrRatio',
 ];
 
+/** null: not given. */
+const dtypeOption = (
+  where: string,
+  name: string,
+  value: 'float32' | 'bfloat16' | undefined,
+): 'float32' | 'bfloat16' | null =>
+  value === undefined ? null : choiceOption(where, name, value, ['float32', 'bfloat16'], 'float32');
+
 /** Applies the defaults that need no worker and refuses what this release cannot do. */
 export function resolveEngineOptions(
   o: EngineOptions,
@@ -234,6 +249,13 @@ export function resolveEngineOptions(
   const asked = countOption(where, 'worldSize', o.worldSize, RUN_LIMITS.ranks, 1);
   const worldSize = o.group?.worldSize ?? asked;
   const sharding = resolveParallel(where, o.parallel === undefined ? {} : o.parallel, worldSize, strategy);
+  const masterDtype = dtypeOption(where, 'masterDtype', o.masterDtype) ?? 'float32';
+  const dtype = dtypeOption(where, 'dtype', o.dtype);
+  if (masterDtype === 'bfloat16' && (strategy === 'megatron' || dtype === 'float32'))
+    throw badOption(
+      where,
+      `masterDtype: expected strategy fsdp and dtype bfloat16 beside bfloat16, got ${strategy} and ${dtype ?? 'bfloat16'}`,
+    );
   return {
     model: o.model,
     savedTokenizer: o.savedTokenizer === undefined ? null : resolveTokenizer(where, o.savedTokenizer),
@@ -249,10 +271,8 @@ export function resolveEngineOptions(
       o.device === undefined
         ? null
         : choiceOption<'cpu' | 'cuda'>(where, 'device', o.device, ['cpu', 'cuda'], 'cpu'),
-    dtype:
-      o.dtype === undefined
-        ? null
-        : choiceOption<'float32' | 'bfloat16'>(where, 'dtype', o.dtype, ['float32', 'bfloat16'], 'float32'),
+    dtype: masterDtype === 'bfloat16' ? masterDtype : dtype,
+    masterDtype,
     maxTokens:
       o.maxTokensPerMicroBatch === undefined
         ? null

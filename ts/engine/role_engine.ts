@@ -374,6 +374,7 @@ function nativeOptions(
     model: model.config,
     device,
     dtype: o.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
+    masterDtype: o.masterDtype,
     maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
     gradientCheckpointing: o.gradientCheckpointing,
     optim: o.optim,

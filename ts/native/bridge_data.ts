@@ -35,6 +35,8 @@ export interface NativeEngineOptions {
   model: NativeModelConfig;
   device: 'cpu' | 'cuda';
   dtype: 'float32' | 'bfloat16';
+  /** Of what is trained and of its moments; bfloat16 where that is `dtype`, too. */
+  masterDtype: 'float32' | 'bfloat16';
   maxTokens: number;
   gradientCheckpointing: boolean;
   optim: NativeAdamWOptions | null;

@@ -38,6 +38,7 @@ export function engineOptions(
     model: role.model,
     device: 'cpu',
     dtype: role.dtype,
+    masterDtype: role.masterDtype,
     maxTokens: capacity * rowParts(role),
     gradientCheckpointing: role.gradientCheckpointing,
     optim: role.update === null ? null : OPTIM,

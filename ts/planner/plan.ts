@@ -20,7 +20,7 @@ import { batchBytes } from './worker_batch';
 
 /** Bytes that a role holds for good on one rank. */
 export interface StateBytes {
-  /** Weights: float32 masters of what is trained, and all in the compute dtype where that is another. */
+  /** Weights: masters of what is trained, and all in the compute dtype where that is another. */
   parameters: number;
   gradients: number;
   /** Both moments of AdamW. */
@@ -85,6 +85,8 @@ export interface RoleSpec {
   /** Of a mixture: where the experts of its tokens are recorded, and where they are given. Default 'none'. */
   routing?: NativeRoutingLoad;
   dtype: 'float32' | 'bfloat16';
+  /** Of what is trained and of its moments. */
+  masterDtype: 'float32' | 'bfloat16';
   strategy: ShardingStrategy;
   /** Ranks of data parallelism that share one copy of the state; null: all. */
   shardSize: number | null;

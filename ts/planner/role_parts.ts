@@ -65,6 +65,7 @@ export function roleSpec(
     ...(lora === null ? {} : { lora }),
     ...(model.vision === null ? {} : { images: imageLimits(role.model, model.vision, pixels) }),
     dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
+    masterDtype: role.masterDtype ?? 'float32',
     strategy: sharding,
     shardSize: fsdpSize > 1 ? fsdpSize : null,
     placement: {

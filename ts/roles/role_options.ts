@@ -43,11 +43,15 @@ export function engineOptions(
 
 /** What a role that learns has besides; `totalSteps`: see optimOptions. */
 export function trainedOptions(
-  { gradientCheckpointing, lora, optim, tokenizer }: RoleSettings,
+  { gradientCheckpointing, lora, masterDtype, optim, tokenizer }: RoleSettings,
   totalSteps: number,
-): Pick<EngineOptions, 'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'optim' | 'savedTokenizer'> {
+): Pick<
+  EngineOptions,
+  'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'masterDtype' | 'optim' | 'savedTokenizer'
+> {
   return {
     gradientCheckpointing,
+    ...(masterDtype === 'bfloat16' ? { masterDtype } : {}),
     optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),
     ...lora,
     ...(tokenizer === null ? {} : { savedTokenizer: tokenizer }),

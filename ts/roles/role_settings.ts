@@ -1,6 +1,7 @@
 // What a configuration says of each of its roles: the trainer makes engines of it, and the planner counts what they take.
 import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { type EngineDtype, type LearnerDtypes, learnerDtypes } from '../config/derived/master_dtype';
 import { usesLora } from '../config/derived/roles';
 import { sftLayout } from '../config/derived/sft_layout';
 import { ulyssesOf } from '../config/derived/ulysses';
@@ -28,7 +29,9 @@ export interface RoleSettings {
   tokenizer: SavedTokenizer | null;
   head: Head;
   /** null: by device. */
-  dtype: 'float32' | 'bfloat16' | null;
+  dtype: EngineDtype | null;
+  /** Of what it trains and of its moments; null: it trains nothing. */
+  masterDtype: EngineDtype | null;
   fsdp: ShardingKeys;
   /** auto: as the memory allows. */
   reduction: Reduction | 'auto';
@@ -92,11 +95,14 @@ function spreadOf<Fsdp extends ShardingKeys>(
   };
 }
 
-/** Compute dtype of a role that learns, by the section that its strategy names. */
-const dtypeOf = (
+/** Dtypes of a role that learns, by the section that its strategy names. */
+const dtypesOf = (
   { strategy, megatron }: Pick<Learner, 'strategy' | 'megatron'>,
-  fsdp: { dtype: RoleSettings['dtype'] },
-): RoleSettings['dtype'] => (strategy === 'megatron' ? megatron.dtype : fsdp.dtype);
+  fsdp: { dtype: EngineDtype | null; model_dtype: EngineDtype },
+): LearnerDtypes =>
+  strategy === 'megatron'
+    ? learnerDtypes(megatron.dtype, 'float32')
+    : learnerDtypes(fsdp.dtype, fsdp.model_dtype);
 
 interface Strategy {
   strategy: Learner['strategy'];
@@ -142,7 +148,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     model: model.path,
     tokenizer: tokenizerOf(model),
     head: 'lm',
-    dtype: dtypeOf(actor, actor.fsdp_config),
+    ...dtypesOf(actor, actor.fsdp_config),
     fsdp: spread.fsdp,
     layout: spread.layout,
     reduction: actor.fsdp_config.gradient_reduction,
@@ -224,7 +230,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
     model: model.path,
     tokenizer: tokenizerOf(policy.model),
     head: 'value',
-    dtype: dtypeOf(critic, model.fsdp_config),
+    ...dtypesOf(critic, model.fsdp_config),
     fsdp: spread.fsdp,
     layout: spread.layout,
     reduction: model.fsdp_config.gradient_reduction,
@@ -265,6 +271,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     tokenizer: null,
     head: 'value',
     dtype: (megatron ? keys.megatron.dtype : null) ?? keys.dtype,
+    masterDtype: null,
     fsdp: spread.fsdp,
     reduction: 'micro_batch',
     layout: spread.layout,
@@ -299,7 +306,7 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
     model: model.path,
     tokenizer: tokenizerOf(model),
     head: 'lm',
-    dtype: model.dtype,
+    ...learnerDtypes(model.dtype, role.strategy === 'megatron' ? 'float32' : model.fsdp_config.model_dtype),
     fsdp: spread.fsdp,
     reduction: model.fsdp_config.gradient_reduction,
     layout: spread.layout,

@@ -11,6 +11,7 @@ export function teacherSettings(config: ResolvedConfig): RoleSettings[] {
     tokenizer: null,
     head: 'lm',
     dtype: keys.dtype,
+    masterDtype: null,
     fsdp: keys.fsdp_config,
     reduction: 'micro_batch',
     layout: WHOLE_MODEL,

@@ -6,20 +6,44 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
+struct Updated {
+  float param, exp_avg, exp_avg_sq;
+};
+
+TROUPE_INLINE Updated updated(const AdamWConstants& c, float param, float grad, float exp_avg,
+                              float exp_avg_sq) {
+  const float g = grad * c.grad_scale;
+  const float m = exp_avg + (g - exp_avg) * c.one_minus_beta1;
+  const float v = c.beta2 * exp_avg_sq + c.one_minus_beta2 * g * g;
+  const float denominator = __builtin_sqrtf(v) * c.inverse_sqrt_bias_correction2 + c.eps;
+  return {param * c.decay - c.step_size * m / denominator, m, v};
+}
+
 template <bool kCompute>
 void adamw_block(const AdamWConstants& c, int64_t n, float* param, const float* grad, float* exp_avg,
                  float* exp_avg_sq, BFloat16* compute) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i] * c.grad_scale;
-    const float m = exp_avg[i] + (g - exp_avg[i]) * c.one_minus_beta1;
-    const float v = c.beta2 * exp_avg_sq[i] + c.one_minus_beta2 * g * g;
-    const float denominator = __builtin_sqrtf(v) * c.inverse_sqrt_bias_correction2 + c.eps;
-    const float p = param[i] * c.decay - c.step_size * m / denominator;
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    param[i] = p;
-    if (kCompute) store(compute + i, p);
+    const Updated next = updated(c, param[i], grad[i], exp_avg[i], exp_avg_sq[i]);
+    exp_avg[i] = next.exp_avg;
+    exp_avg_sq[i] = next.exp_avg_sq;
+    param[i] = next.param;
+    if (kCompute) store(compute + i, next.param);
+  }
+}
+
+void adamw_bfloat16(const AdamWConstants& c, const RoundingStream& stream, int64_t n, void* params,
+                    const float* grad, void* exp_avgs, void* exp_avg_sqs) {
+  auto* param = static_cast<BFloat16*>(params);
+  auto* exp_avg = static_cast<BFloat16*>(exp_avgs);
+  auto* exp_avg_sq = static_cast<BFloat16*>(exp_avg_sqs);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const Updated next = updated(c, load(param + i), grad[i], load(exp_avg + i), load(exp_avg_sq + i));
+    const RandomBits random = random_bits(stream, i);
+    param[i].bits = rounded_stochastically(bits_of(next.param), random.a >> 16);
+    exp_avg[i].bits = rounded_stochastically(bits_of(next.exp_avg), random.a & 0xffffu);
+    exp_avg_sq[i].bits = rounded_stochastically(bits_of(next.exp_avg_sq), random.b >> 16);
   }
 }
 
@@ -49,6 +73,6 @@ void add_sum_of_squares(const float* x, int64_t n, double* sum) {
 }  // namespace
 
 extern const OptimKernels optim_table;
-const OptimKernels optim_table = {adamw, add_sum_of_squares};
+const OptimKernels optim_table = {adamw, adamw_bfloat16, add_sum_of_squares};
 
 }  // namespace troupe::kernels::TROUPE_ISA

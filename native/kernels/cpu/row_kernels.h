@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/stochastic_rounding.h"
+
 // Row passes of ops.h on raw pointers. Arrays of the compute dtype are void*; strides and sizes are
 // in elements. Optional arrays may be null.
 namespace troupe::kernels {
@@ -152,6 +154,9 @@ struct OptimKernels {
   // One block of adamw_step; `compute` (bfloat16) may be null.
   void (*adamw)(const AdamWConstants& c, int64_t n, float* param, const float* grad, float* exp_avg,
                 float* exp_avg_sq, void* compute);
+  // The same where weights and moments are bfloat16, each rounded stochastically when it is written.
+  void (*adamw_bfloat16)(const AdamWConstants& c, const RoundingStream& stream, int64_t n, void* param,
+                         const float* grad, void* exp_avg, void* exp_avg_sq);
   // *sum += of the squares of x; sum lies where x does.
   void (*add_sum_of_squares)(const float* x, int64_t n, double* sum);
 };

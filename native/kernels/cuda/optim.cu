@@ -14,21 +14,48 @@ constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 4096;
 constexpr int64_t kSumBlocks = 1024;
 
+struct Updated {
+  float param, exp_avg, exp_avg_sq;
+};
+
+__device__ inline Updated updated(const AdamWConstants& c, float param, float grad, float exp_avg,
+                                  float exp_avg_sq) {
+  const float g = grad * c.grad_scale;
+  const float m = exp_avg + (g - exp_avg) * c.one_minus_beta1;
+  const float v = c.beta2 * exp_avg_sq + c.one_minus_beta2 * g * g;
+  const float denominator = sqrtf(v) * c.inverse_sqrt_bias_correction2 + c.eps;
+  return {param * c.decay - c.step_size * m / denominator, m, v};
+}
+
 template <bool kCompute>
 __global__ void adamw_kernel(AdamWConstants c, int64_t n, float* __restrict__ param,
                              const float* __restrict__ grad, float* __restrict__ exp_avg,
                              float* __restrict__ exp_avg_sq, BFloat16* __restrict__ compute) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
-    const float g = grad[i] * c.grad_scale;
-    const float m = exp_avg[i] + (g - exp_avg[i]) * c.one_minus_beta1;
-    const float v = c.beta2 * exp_avg_sq[i] + c.one_minus_beta2 * g * g;
-    const float denominator = sqrtf(v) * c.inverse_sqrt_bias_correction2 + c.eps;
-    const float p = param[i] * c.decay - c.step_size * m / denominator;
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    param[i] = p;
-    if constexpr (kCompute) store(compute + i, p);
+    const Updated next = updated(c, param[i], grad[i], exp_avg[i], exp_avg_sq[i]);
+    exp_avg[i] = next.exp_avg;
+    exp_avg_sq[i] = next.exp_avg_sq;
+    param[i] = next.param;
+    if constexpr (kCompute) store(compute + i, next.param);
+  }
+}
+
+__device__ inline BFloat16 rounded(float x, uint32_t random) {
+  return __ushort_as_bfloat16(rounded_stochastically(__float_as_uint(x), random));
+}
+
+__global__ void adamw_bfloat16_kernel(AdamWConstants c, RoundingStream stream, int64_t n,
+                                      BFloat16* __restrict__ param, const float* __restrict__ grad,
+                                      BFloat16* __restrict__ exp_avg, BFloat16* __restrict__ exp_avg_sq) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
+    const Updated next =
+        updated(c, to_float(param[i]), grad[i], to_float(exp_avg[i]), to_float(exp_avg_sq[i]));
+    const RandomBits random = random_bits(stream, i);
+    param[i] = rounded(next.param, random.a >> 16);
+    exp_avg[i] = rounded(next.exp_avg, random.a & 0xffffu);
+    exp_avg_sq[i] = rounded(next.exp_avg_sq, random.b >> 16);
   }
 }
 
@@ -50,10 +77,14 @@ __global__ void add_partial_kernel(const double* partial, int64_t count, double*
   if (threadIdx.x == 0) *sum += own;
 }
 
+unsigned blocks_of(int64_t n) {
+  return static_cast<unsigned>(std::min(kMaxBlocks, ceil_div(n, kThreads)));
+}
+
 void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, float* exp_avg,
            float* exp_avg_sq, void* compute) {
   if (n == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min(kMaxBlocks, ceil_div(n, kThreads)));
+  const unsigned blocks = blocks_of(n);
   auto* copy = static_cast<BFloat16*>(compute);
   if (copy != nullptr) {
     adamw_kernel<true><<<blocks, kThreads, 0, stream()>>>(c, n, param, grad, exp_avg, exp_avg_sq, copy);
@@ -61,6 +92,15 @@ void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, 
     adamw_kernel<false><<<blocks, kThreads, 0, stream()>>>(c, n, param, grad, exp_avg, exp_avg_sq, copy);
   }
   check_launch("adamw");
+}
+
+void adamw_bfloat16(const AdamWConstants& c, const RoundingStream& stream_of, int64_t n, void* param,
+                    const float* grad, void* exp_avg, void* exp_avg_sq) {
+  if (n == 0) return;
+  adamw_bfloat16_kernel<<<blocks_of(n), kThreads, 0, stream()>>>(
+      c, stream_of, n, static_cast<BFloat16*>(param), grad, static_cast<BFloat16*>(exp_avg),
+      static_cast<BFloat16*>(exp_avg_sq));
+  check_launch("adamw_bfloat16");
 }
 
 void add_sum_of_squares(const float* x, int64_t n, double* sum) {
@@ -75,6 +115,6 @@ void add_sum_of_squares(const float* x, int64_t n, double* sum) {
 
 }  // namespace
 
-const OptimKernels optim_table = {adamw, add_sum_of_squares};
+const OptimKernels optim_table = {adamw, adamw_bfloat16, add_sum_of_squares};
 
 }  // namespace troupe::kernels::cuda

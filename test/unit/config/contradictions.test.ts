@@ -29,6 +29,10 @@ describe('contradictions', () => {
     ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
     [
+      'actor_rollout_ref.actor.fsdp_config={model_dtype: bf16, dtype: fp32}',
+      /^actor_rollout_ref\.actor\.fsdp_config\.model_dtype: expected float32 beside .*fsdp_config\.dtype float32, got bfloat16/,
+    ],
+    [
       'actor_rollout_ref.model={path: m, lora_rank: 8, lora: {rank: 4}}',
       /model\.lora\.rank: actor_rollout_ref\.model\.lora_rank is given as well, with another value/,
     ],

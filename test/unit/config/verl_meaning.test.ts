@@ -64,12 +64,12 @@ it('tools in Python keep their files, and how many workers have them', () => {
 describe('keys', () => {
   it('one of which is accepted', () => {
     const { withoutEffect, notMapped } = ppo(
-      'actor_rollout_ref.actor.fsdp_config.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.model_dtype=float32',
+      'actor_rollout_ref.actor.fsdp_config.strategy=fsdp2 actor_rollout_ref.actor.optim.exp_avg_dtype=float32',
     );
     expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.strategy')).toBe(
       'is what happens here anyway',
     );
-    expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.model_dtype')).toBeDefined();
+    expect(why(withoutEffect, 'actor_rollout_ref.actor.optim.exp_avg_dtype')).toBeDefined();
     expect(notMapped).toEqual([]);
   });
 

@@ -15,6 +15,7 @@ const specOf = (directory: string): RoleSpec => {
     model,
     ...(dtypes === null ? {} : { fileDtypes: dtypes }),
     dtype: 'float32',
+    masterDtype: 'float32',
     strategy: 'full_shard',
     shardSize: null,
     ulysses: 1,

@@ -9,6 +9,7 @@ import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
+import { checkMasterDtype } from '../derived/master_dtype';
 import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { checkProfile, checkSftProfile } from '../derived/profile';
@@ -51,6 +52,13 @@ function checkLogger(name: string): void {
   );
 }
 
+function checkRoleDtypes(
+  section: string,
+  { dtype, model_dtype }: ResolvedConfig['critic']['model']['fsdp_config'],
+): void {
+  checkMasterDtype(section, model_dtype, `${section}.dtype`, dtype);
+}
+
 /**
  * What no single key can tell: values that contradict each other.
  * @throws ConfigError with a line for each
@@ -81,8 +89,12 @@ export function checkConsistency(config: ResolvedConfig): void {
         sharingRanks(actor, actor.fsdp_config),
       ),
     () => checkOptim('actor_rollout_ref.actor.optim', actor.optim),
+    () => checkRoleDtypes('actor_rollout_ref.actor.fsdp_config', actor.fsdp_config),
     () => {
       if (withCritic) checkOptim('critic.optim', critic.optim);
+    },
+    () => {
+      if (withCritic) checkRoleDtypes('critic.model.fsdp_config', critic.model.fsdp_config);
     },
     () => {
       if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
@@ -174,6 +186,10 @@ export function checkSft(config: ResolvedSftConfig): void {
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkSftLayout(config),
     () => checkOptim('optim', config.optim),
+    () => {
+      const { dtype, fsdp_config: fsdp } = config.model;
+      checkMasterDtype('model.fsdp_config', fsdp.model_dtype, 'model.dtype', dtype);
+    },
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
     () => checkSftProfile(config, ranks),
   ]);

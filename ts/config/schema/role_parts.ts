@@ -108,7 +108,12 @@ export const sharding = {
 export const fsdpConfig = {
   ...sharding,
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
+  model_dtype: field(
+    dtype,
+    'float32',
+    'Dtype of the weights that are trained and of their moments. bfloat16: 10 bytes a weight in place of 18, rounded stochastically by ' +
+      'every update (docs/numerics.md); what is computed is bfloat16, too. Adapters are float32 always.',
+  ),
   seed: ignored('trainer.seed seeds everything'),
   strategy: STRATEGY,
   qat: QAT,

@@ -29,7 +29,7 @@ export const engineSection = {
     moe_z_loss_coeff: moved('model.router_z_loss_coef'),
   },
   router_replay: sectionNeeds('router replay in a supervised run', { mode: ['disabled'] }),
-  model_dtype: fsdpConfig.model_dtype,
+  model_dtype: moved('model.fsdp_config.model_dtype'),
   qat: QAT,
   mixed_precision: MIXED_PRECISION,
   full_determinism: ignored('runs are deterministic always'),

@@ -31,7 +31,7 @@ import { lora } from './lora_section';
 import { ADAMW, megatronOptim, overrideOptimizer } from './optim_section';
 import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { MIXED_PRECISION, MTP, overrideConfig, readImages, sftRouterZLoss, sharding } from './role_parts';
+import { fsdpConfig, MIXED_PRECISION, MTP, overrideConfig, readImages, sftRouterZLoss, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
@@ -125,7 +125,7 @@ export const sftSchema = {
       ),
       cpu_offload: moved('model.fsdp_config.offload_policy'),
       offload_params: ignored('offload_policy offloads everything, param_offload parameters alone'),
-      model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
+      model_dtype: fsdpConfig.model_dtype,
       mixed_precision: MIXED_PRECISION,
       use_orig_params: ignored(TORCH_ONLY),
       use_torch_compile: ignored(TORCH_ONLY),
