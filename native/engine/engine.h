@@ -44,7 +44,7 @@ struct EngineOptions {
   // Of what is trained, and of its moments: float32, or bfloat16 where that is computed in, rounded
   // stochastically by every update. Adapters are float32.
   at::ScalarType master_dtype = at::kFloat;
-  int64_t max_tokens = 0;             // packing capacity C, tokens per micro-batch
+  int64_t max_tokens = 0;  // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained

@@ -23,13 +23,16 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
   const ParallelDims& dims = options.parallel;
   require(options.master_dtype == at::kFloat || options.master_dtype == options.dtype,
-          ErrorCode::kInvalidArgument, "[engine] masters in bfloat16 are computed with as they are: expected "
+          ErrorCode::kInvalidArgument,
+          "[engine] masters in bfloat16 are computed with as they are: expected "
           "the dtype bfloat16, too, got float32");
   // Copies of a weight on ranks that share matrices lie at places of their own, and would be rounded apart.
-  require(options.master_dtype == at::kFloat || (dims.tp == 1 && dims.ep == 1 && options.pipeline.stages == 1),
-          ErrorCode::kInvalidArgument,
-          "[engine] masters in bfloat16 are for data parallelism: expected tp, ep and stages of a pipeline to be 1, got ",
-          dims.tp, ", ", dims.ep, " and ", options.pipeline.stages);
+  require(
+      options.master_dtype == at::kFloat || (dims.tp == 1 && dims.ep == 1 && options.pipeline.stages == 1),
+      ErrorCode::kInvalidArgument,
+      "[engine] masters in bfloat16 are for data parallelism: expected tp, ep and stages of a pipeline to be "
+      "1, got ",
+      dims.tp, ", ", dims.ep, " and ", options.pipeline.stages);
   require(dims.pp == 1, ErrorCode::kInvalidArgument,
           "[parallel] expected pp as the stages of the pipeline, got pp ", dims.pp);
   require(dims.ep == 1 || options.shard_size == 0, ErrorCode::kInvalidArgument,

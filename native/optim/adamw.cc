@@ -58,8 +58,8 @@ void bfloat16_step(const AdamWBuffers& buffers, const kernels::AdamWConstants& c
                    const kernels::RoundingStream& stream) {
   const auto* device = kernels::device_ops_for(buffers.param);
   if (!buffers.param.is_cpu() && device == nullptr) {  // the CPU's kernel, so that bits are the same
-    const AdamWBuffers host{buffers.param.cpu(), buffers.grad.cpu(), buffers.exp_avg.cpu(),
-                            buffers.exp_avg_sq.cpu(), {}};
+    const AdamWBuffers host{
+        buffers.param.cpu(), buffers.grad.cpu(), buffers.exp_avg.cpu(), buffers.exp_avg_sq.cpu(), {}};
     bfloat16_step(host, constants, stream);
     buffers.param.copy_(host.param);
     buffers.exp_avg.copy_(host.exp_avg);

@@ -43,7 +43,7 @@ struct SharedPlace {
 
 // grad_scale multiplies every gradient first (the clip factor). step is 1-based. One pass over
 // memory, parallel over the buffer, bitwise independent of the number of threads. bfloat16 is rounded
-// stochastically (kernels/stochastic_rounding.h), by place and step.
+// stochastically (kernels/cpu/stochastic_rounding.h), by place and step.
 void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
                 int64_t step, SharedPlace place = {});
 

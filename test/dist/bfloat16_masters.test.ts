@@ -102,7 +102,9 @@ test('what is computed in float32, and ranks that share matrices, have float32 m
   const create = (o: Partial<EngineOptions>) => withActor({ ...narrow, ...o }, async () => {});
   await expect(create({ dtype: 'float32' })).rejects.toMatchObject({
     code: 'INVALID_ARGUMENT',
-    message: expect.stringContaining('masterDtype: expected strategy fsdp and dtype bfloat16 beside bfloat16, got fsdp and float32'),
+    message: expect.stringContaining(
+      'masterDtype: expected strategy fsdp and dtype bfloat16 beside bfloat16, got fsdp and float32',
+    ),
   });
   await expect(create({ strategy: 'megatron', worldSize: 2, parallel: { tp: 2 } })).rejects.toThrow(
     'got megatron and bfloat16',

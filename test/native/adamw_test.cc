@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/cpu/stochastic_rounding.h"
 #include "kernels/cpu_dispatch.h"
-#include "kernels/stochastic_rounding.h"
 
 namespace {
 
@@ -112,8 +112,11 @@ TEST(grad_norm_is_exact_and_passes_non_finite_values) {
 
 // The same buffers with weights and moments in bfloat16.
 AdamWBuffers narrow(const AdamWBuffers& wide) {
-  return {wide.param.to(at::kBFloat16), wide.grad.clone(), wide.exp_avg.to(at::kBFloat16),
-          wide.exp_avg_sq.to(at::kBFloat16), {}};
+  return {wide.param.to(at::kBFloat16),
+          wide.grad.clone(),
+          wide.exp_avg.to(at::kBFloat16),
+          wide.exp_avg_sq.to(at::kBFloat16),
+          {}};
 }
 
 AdamWBuffers part(const AdamWBuffers& whole, int64_t begin, int64_t count) {
@@ -133,8 +136,11 @@ TEST(bfloat16_is_rounded_to_a_neighbour_of_what_float32_gives) {
   AdamWOptions options;
   options.weight_decay = 0.1;
   AdamWBuffers rounded = narrow(trained_for_a_while(16384 + 33));
-  AdamWBuffers exact{rounded.param.to(at::kFloat), rounded.grad, rounded.exp_avg.to(at::kFloat),
-                     rounded.exp_avg_sq.to(at::kFloat), {}};
+  AdamWBuffers exact{rounded.param.to(at::kFloat),
+                     rounded.grad,
+                     rounded.exp_avg.to(at::kFloat),
+                     rounded.exp_avg_sq.to(at::kFloat),
+                     {}};
   adamw_step(rounded, options, 1e-3, 0.5, 7);
   adamw_step(exact, options, 1e-3, 0.5, 7);
   const auto compare = [](const at::Tensor& got, const at::Tensor& wanted) {
@@ -187,7 +193,8 @@ TEST(the_rounding_of_bfloat16_depends_on_place_and_step_alone) {
   const int threads = at::get_num_threads();
   const AdamWBuffers start = narrow(trained_for_a_while(count));
   const auto stepped = [&](int64_t step, SharedPlace place) {
-    AdamWBuffers buffers{start.param.clone(), start.grad, start.exp_avg.clone(), start.exp_avg_sq.clone(), {}};
+    AdamWBuffers buffers{
+        start.param.clone(), start.grad, start.exp_avg.clone(), start.exp_avg_sq.clone(), {}};
     adamw_step(buffers, {}, 1e-3, 1.0, step, place);
     return buffers;
   };

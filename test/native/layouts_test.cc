@@ -66,7 +66,7 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   // No norm makes large what comes in: with tiny embeddings ten updates make the rounding of the first a
   // thousand times larger, on one rank that has other micro-batches, too (1e-8 to 7e-6 of a gradient's norm).
   if (family == "olmo3") model.embedding_scale = 50;
-  if (model.qk_norm) model.attention_scale = 0.5;     // 1 / sqrt(head_dim)
+  if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
   if (family == "qwen2_moe") {
     model.qkv_bias = true;
     model.moe->normalize_top_k = false;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/stochastic_rounding.h"
+#include "kernels/cpu/stochastic_rounding.h"
 
 // Row passes of ops.h on raw pointers. Arrays of the compute dtype are void*; strides and sizes are
 // in elements. Optional arrays may be null.

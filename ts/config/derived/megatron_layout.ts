@@ -216,7 +216,10 @@ function checkRole(role: Role): void {
   for (const name of role.replaced)
     if (given(name)) refuse(`${fsdpSection}.${name}`, `not read beside strategy megatron: give ${key(name)}`);
   if (given('model_dtype'))
-    refuse(`${fsdpSection}.model_dtype`, 'not read beside strategy megatron, whose master weights are float32');
+    refuse(
+      `${fsdpSection}.model_dtype`,
+      'not read beside strategy megatron, whose master weights are float32',
+    );
   for (const name of NOT_IN_MEGATRON)
     if (given(name))
       refuse(

@@ -31,7 +31,15 @@ import { lora } from './lora_section';
 import { ADAMW, megatronOptim, overrideOptimizer } from './optim_section';
 import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { fsdpConfig, MIXED_PRECISION, MTP, overrideConfig, readImages, sftRouterZLoss, sharding } from './role_parts';
+import {
+  fsdpConfig,
+  MIXED_PRECISION,
+  MTP,
+  overrideConfig,
+  readImages,
+  sftRouterZLoss,
+  sharding,
+} from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';

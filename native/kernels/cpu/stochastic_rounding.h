@@ -5,14 +5,14 @@
 
 #include "base/host_device.h"
 
-// A weight of 0.02 has neighbours in bfloat16 that are 1.2e-4 away: updates of 1e-6, to the nearest, would all
-// be lost. x goes to its upper neighbour with the probability of its way there, to the lower one otherwise
-// (Gupta et al. 2015, arXiv:1502.02551).
+// A weight of 0.02 has neighbours in bfloat16 that are 1.2e-4 away: updates of 1e-6, to the nearest, would
+// all be lost. x goes to its upper neighbour with the probability of its way there, to the lower one
+// otherwise (Gupta et al. 2015, arXiv:1502.02551).
 namespace troupe::kernels {
 
 // Names the random numbers of one update of one flat buffer. Those of an element depend on its place in the
-// whole buffer alone: neither on threads nor on how many ranks share it. Elements that are 2^32 apart have the
-// same.
+// whole buffer alone: neither on threads nor on how many ranks share it. Elements that are 2^32 apart have
+// the same.
 struct RoundingStream {
   uint32_t key = 0, second_key = 0;
   int64_t first = 0;  // place of element 0 of what is given
@@ -38,8 +38,8 @@ TROUPE_HOST_DEVICE static inline RandomBits random_bits(const RoundingStream& st
   return {a, mixed(a ^ stream.second_key)};
 }
 
-// The bfloat16 for a float32 with these bits; `random` has 16 bits. What bfloat16 has stays as it is, infinity
-// too, and a NaN stays a (quiet) NaN.
+// The bfloat16 for a float32 with these bits; `random` has 16 bits. What bfloat16 has stays as it is,
+// infinity too, and a NaN stays a (quiet) NaN.
 TROUPE_HOST_DEVICE static inline uint16_t rounded_stochastically(uint32_t bits, uint32_t random) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t up = magnitude < 0x7f800000u ? random : 0u;
