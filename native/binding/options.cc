@@ -66,6 +66,8 @@ ModelConfig read_model(const Field& dto) {
   model.attention_scale = dto["attentionScale"].number();
   model.attention_softcap = dto["attentionSoftcap"].number();
   model.final_softcap = dto["finalSoftcap"].number();
+  model.logits_scaling = dto["logitsScaling"].number();
+  model.residual_scale = dto["residualScale"].number();
   model.attention_gate = dto["attentionGate"].boolean();
   model.attention_sinks = dto["attentionSinks"].boolean();
   model.sliding_windows = dto["slidingWindows"].integers();

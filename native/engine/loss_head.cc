@@ -9,6 +9,7 @@
 #include "engine/policy_gradient.h"
 #include "losses/distillation.h"
 #include "losses/losses.h"
+#include "model/log_prob_spec.h"
 #include "model/value_head.h"
 
 namespace troupe {
@@ -101,7 +102,7 @@ class PolicyHead final : public LossHead {
         layout_(layout),
         mini_(mini),
         loss_(loss),
-        spec_{temperature, context.model.final_softcap, context.vocabulary},
+        spec_(log_prob_spec(context.model, temperature, context.vocabulary)),
         log_probs_(kept()),
         entropy_(kept()) {
     check_column(batch.response_mask, "responseMask", layout);
@@ -268,8 +269,7 @@ class SftHead final : public LossHead {
   }
 
   void evaluate(const MicroRows& micro, const at::Tensor& hidden) override {
-    keep(micro.part, head_rows(context_, {1.0, context_.model.final_softcap, context_.vocabulary}, micro.part,
-                               hidden, false, false));
+    keep(micro.part, head_rows(context_, spec(), micro.part, hidden, false, false));
   }
 
   at::Tensor gradient(int64_t m, const MicroRows& micro, const at::Tensor& hidden) override {
@@ -284,7 +284,7 @@ class SftHead final : public LossHead {
     const ops::LogProbRows rows{at::empty({padded}, rows_options), at::empty({padded}, rows_options), {}, {}};
     const at::Tensor d_hidden = at::empty_like(hidden);
     ops::linear_log_prob_backward(
-        {1.0, context_.model.final_softcap, context_.vocabulary}, hidden, context_.stage.head_weight(),
+        spec(), hidden, context_.stage.head_weight(),
         upload(pad_rows(packed.targets, padded), context_.device), rows, false,
         [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor&) {
           grad_rows.copy_(grad.narrow(0, begin, end - begin));
@@ -302,6 +302,7 @@ class SftHead final : public LossHead {
   }
 
  private:
+  ops::LogProbSpec spec() const { return log_prob_spec(context_.model, 1, context_.vocabulary); }
   void keep(const PackedTokens& packed, const ops::LogProbRows& rows) {
     log_probs_.index_copy_(0, packed.response_index,
                            rows.log_probs.narrow(0, 0, packed.targets.size(0)).cpu());

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "engine/rank_engine.h"
 #include "engine/router_watch.h"
-#include "kernels/linear_log_prob.h"
+#include "model/log_prob_spec.h"
 #include "model/value_head.h"
 
 namespace troupe {
@@ -72,7 +72,7 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
     const int64_t count = packed.targets.size(0);
     const HeadContext context = head_context();
     const ops::LogProbRows out =
-        head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary}, packed, hidden,
+        head_rows(context, log_prob_spec(options_.model, temperature, context.vocabulary), packed, hidden,
                   entropy, sum_pi_squared, top_k);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());

@@ -21,6 +21,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
       name_(whole.prefix + "layers." + std::to_string(layer) + " attention"),
       mlp_name_(whole.prefix + "layers." + std::to_string(layer) + " mlp"),
       second_rope_(whole.has_second_rope(layer)),
+      residual_scale_(whole.residual_scale),
       activation_(whole.activation),
       gated_(whole.gated_mlp) {
   const ModelConfig config = own_heads(whole, part);
@@ -128,6 +129,19 @@ void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) c
   if (!moe_) saved->inner = at::empty({total, mlp_in_.out_features()}, x.options());
 }
 
+// Multiplied and added apart: a sum in one operation may round once or twice, by where in a tile a number is.
+void Block::add_product(const Linear& linear, const at::Tensor& input, const at::Tensor& residual,
+                        const at::Tensor& target, const Linear::Packed& packed) const {
+  if (residual_scale_ == 1) return linear.forward_add(input, residual, target, packed);
+  linear.forward(input, target, packed);
+  target.mul_(residual_scale_).add_(residual);
+}
+
+void Block::scale_gradient(const at::Tensor& d_sum, const at::Tensor& to) const {
+  to.copy_(d_sum);
+  to.mul_(residual_scale_);
+}
+
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                            const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
   const Range range("output_and_mlp");
@@ -154,7 +168,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
           norm_forward(attn_post_norm_, proj, mid, s.attn_post_norm.rows(begin, end - begin));
           mid.add_(rows_of(x, begin, end));
         } else {
-          attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
+          add_product(attn_out_, rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
         }
         const at::Tensor room = mlp_norm_.defined() ? tile(moe_normed, hidden) : at::Tensor();
         const at::Tensor normed = normed_rows(mlp_norm_, mid, room, s.mlp_norm.rows(begin, end - begin));
@@ -171,7 +185,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
           norm_forward(mlp_post_norm_, proj, result, s.mlp_post_norm.rows(begin, end - begin));
           result.add_(mid);
         } else {
-          mlp_out_.forward_add(activated, mid, result, weights.mlp_out);
+          add_product(mlp_out_, activated, mid, result, weights.mlp_out);
         }
       },
       !moe_ && weights.attn_out.packed());
@@ -180,7 +194,9 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
     moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
                   weights.experts);
-    if (out.defined()) result.add_(moe_mid);
+    if (!out.defined()) return;
+    if (residual_scale_ != 1) result.mul_(residual_scale_);
+    result.add_(moe_mid);
   }
 }
 
@@ -230,11 +246,12 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   if (rows.exchange != nullptr) return exchange_backward_mlp(dy, rows, saved, d_attn);
   const int64_t total = dy.size(0);
   const int64_t hidden = dy.size(1);
-  const bool post = attn_post_norm_.defined();
+  const bool post = attn_post_norm_.defined(), scaled = residual_scale_ != 1;
+  const bool apart = post || scaled;  // gradients by what was added to a row are others than the row's
   const at::Tensor d_mid = at::empty_like(dy);
   const at::Tensor normed = mlp_norm_.defined() ? at::empty_like(dy) : saved.mid;
-  const at::Tensor d_proj = post ? at::empty_like(dy) : at::Tensor();  // by the attention projection
-  const at::Tensor d_mlp_proj = post ? at::empty_like(dy) : dy;        // by the MLP projection
+  const at::Tensor d_proj = apart ? at::empty_like(dy) : at::Tensor();  // by the attention projection
+  const at::Tensor d_mlp_proj = apart ? at::empty_like(dy) : dy;        // by the MLP projection
   const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
   const at::Tensor activated =
       moe_ ? at::Tensor() : at::empty({total, mlp_out_.weight.size(1)}, dy.options());
@@ -249,8 +266,9 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     const Range of_experts("experts backward");
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
+      if (scaled) scale_gradient(rows_of(dy, begin, end), rows_of(d_mlp_proj, begin, end));
     });
-    moe_->backward(dy, normed, saved.moe, d_moe, expert_pass(rows));
+    moe_->backward(d_mlp_proj, normed, saved.moe, d_moe, expert_pass(rows));
   }
   for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;
@@ -264,6 +282,8 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
       if (post) {
         mlp_post.backward(begin, d_out, rows_of(saved.mlp_proj, begin, end),
                           saved.mlp_post_norm.rows(begin, count), d_result, false);
+      } else if (scaled) {
+        scale_gradient(d_out, d_result);
       }
       const at::Tensor d_activated = at::empty({count, activated.size(1)}, dy.options());
       mlp_out_.backward_input(d_result, d_activated, mlp_out_weight);
@@ -276,11 +296,12 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     const at::Tensor d_residual = rows_of(d_mid, begin, end);
     d_residual.copy_(d_out);
     mlp_norm.backward(begin, d_normed, mid, saved.mlp_norm.rows(begin, count), d_residual, true);
-    at::Tensor d_attn_proj = d_residual;
+    const at::Tensor d_attn_proj = apart ? rows_of(d_proj, begin, end) : d_residual;
     if (post) {
-      d_attn_proj = rows_of(d_proj, begin, end);
       attn_post.backward(begin, d_residual, rows_of(saved.attn_proj, begin, end),
                          saved.attn_post_norm.rows(begin, count), d_attn_proj, false);
+    } else if (scaled) {
+      scale_gradient(d_residual, d_attn_proj);
     }
     attn_out_.backward_input(d_attn_proj, rows_of(d_attn, begin, end), attn_out_weight);
   });
@@ -294,7 +315,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     mlp_out_.accumulate_grad(d_mlp_proj, activated);
     mlp_in_.accumulate_grad(d_inner, normed);
   }
-  attn_out_.accumulate_grad(post ? d_proj : d_mid, saved.attn);
+  attn_out_.accumulate_grad(apart ? d_proj : d_mid, saved.attn);
   return d_mid;
 }
 

@@ -201,6 +201,11 @@ class Block {
   void finish_qk_norms(const at::Tensor& qk_parts) const;
   // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
   MoeMlp::Pass expert_pass(const RowContext& rows) const;
+  // target = residual + residual_scale * linear(input)
+  void add_product(const Linear& linear, const at::Tensor& input, const at::Tensor& residual,
+                   const at::Tensor& target, const Linear::Packed& packed) const;
+  // to = residual_scale * d_sum, the gradient by what was added to a row.
+  void scale_gradient(const at::Tensor& d_sum, const at::Tensor& to) const;
   NormStats save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const;
   void save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const;
 
@@ -209,6 +214,7 @@ class Block {
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_;
   bool second_rope_;
+  double residual_scale_;
   Activation activation_;
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;

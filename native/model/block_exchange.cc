@@ -64,6 +64,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
     if (linear.bias.defined()) at::Tensor(sum).add_(linear.bias);
     at::Tensor result = target;
     if (!norm.defined()) {
+      if (residual_scale_ != 1) sum.mul_(residual_scale_);
       at::add_out(result, sum, residual);
       return;
     }
@@ -123,15 +124,16 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
                                         const at::Tensor& d_attn) const {
   const Exchange& exchange = *rows.exchange;
   const int64_t total = saved.attn.size(0), own = dy.size(0), hidden = dy.size(1);
-  const bool post = attn_post_norm_.defined();
+  const bool post = attn_post_norm_.defined(), scaled = residual_scale_ != 1, apart = post || scaled;
   const at::Tensor d_mid = at::empty_like(dy);
   const at::Tensor normed = mlp_norm_.defined() ? at::empty_like(dy) : saved.mid;
-  const at::Tensor d_proj = post ? at::empty_like(dy) : at::Tensor();
-  const at::Tensor d_mlp_proj = post ? at::empty_like(dy) : dy;
+  const at::Tensor d_proj = apart ? at::empty_like(dy) : at::Tensor();
+  const at::Tensor d_mlp_proj = apart ? at::empty_like(dy) : dy;
   NormGradient mlp_norm(mlp_norm_, own, rows.row_tile), attn_post(attn_post_norm_, own, rows.row_tile),
       mlp_post(mlp_post_norm_, own, rows.row_tile);
   for_each_row_tile(own, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     normed_rows(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
+    if (scaled) scale_gradient(rows_of(dy, begin, end), rows_of(d_mlp_proj, begin, end));
     if (!post) return;
     mlp_post.backward(begin, rows_of(dy, begin, end), rows_of(saved.mlp_proj, begin, end),
                       saved.mlp_post_norm.rows(begin, end - begin), rows_of(d_mlp_proj, begin, end), false);
@@ -165,6 +167,7 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
     d_residual.copy_(rows_of(dy, begin, end));
     mlp_norm.backward(begin, rows_of(d_normed, begin, end), rows_of(saved.mid, begin, end),
                       saved.mlp_norm.rows(begin, count), d_residual, true);
+    if (scaled) scale_gradient(d_residual, rows_of(d_proj, begin, end));
     if (!post) return;
     attn_post.backward(begin, d_residual, rows_of(saved.attn_proj, begin, end),
                        saved.attn_post_norm.rows(begin, count), rows_of(d_proj, begin, end), false);
@@ -174,7 +177,7 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
     attn_post.finish();
     mlp_post.finish();
   }
-  const at::Tensor d_attn_proj = exchange.gather(post ? d_proj : d_mid, {rows.phase, name_ + " output"});
+  const at::Tensor d_attn_proj = exchange.gather(apart ? d_proj : d_mid, {rows.phase, name_ + " output"});
   const Linear::Packed attn_out_weight = attn_out_.pack_backward();
   for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     attn_out_.backward_input(rows_of(d_attn_proj, begin, end), rows_of(d_attn, begin, end), attn_out_weight);

@@ -173,6 +173,13 @@ void validate(const ModelConfig& c) {
       !c.whole_qk_norm || !(c.qk_norm || c.latent || c.delta || c.attention_gate), ErrorCode::kInvalidModel,
       "[model] norms over all heads (whole_qk_norm) beside those of each head, latent or linear attention "
       "or gates of attention are not supported");
+  require(c.logits_scaling > 0 && std::isfinite(c.logits_scaling), ErrorCode::kInvalidModel,
+          "[model] expected a finite logits_scaling > 0, got ", c.logits_scaling);
+  require(std::isfinite(c.residual_scale) && (c.residual_scale == 1 || !c.post_norms),
+          ErrorCode::kInvalidModel,
+          "[model] expected a finite residual_scale, and 1 beside norms behind attention and MLP "
+          "(post_norms), got ",
+          c.residual_scale);
   if (c.latent) validate_latent(c);
   if (c.delta) validate_delta(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,

@@ -122,6 +122,8 @@ struct ModelConfig {
   double attention_scale = 0;            // multiplies q.k
   double attention_softcap = 0;          // 0 = off
   double final_softcap = 0;              // on the logits, before the temperature; 0 = off
+  double logits_scaling = 1;             // granite: divides the logits, behind the soft cap
+  double residual_scale = 1;             // granite: multiplies what attention and the MLP add to a row
   std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
 
   bool attention_gate = false;   // heads are multiplied by the sigmoid of a gate that comes with their query

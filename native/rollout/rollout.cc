@@ -235,8 +235,8 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
     decoder_.logits(hidden.index_select(0, upload(rows, hidden.device())), logits);
     return logits;
   };
-  const Choices choices =
-      choose_tokens(logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap}, wanted);
+  const Choices choices = choose_tokens(
+      logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, wanted);
   totals_.host_choices += choices.on_host;
   for (size_t i = 0; i < uses.size(); ++i) {
     const Use& use = uses[i];

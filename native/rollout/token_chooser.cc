@@ -31,10 +31,10 @@ kernels::RowSums together(const std::vector<kernels::RowSums>& parts) {
   });
 }
 
-// Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the
-// parts, the blocks and with the code of linear_log_prob.cc, for its bits.
+// Logits [V] -> logits / scaling / temperature with the soft cap, in place; what is known of their softmax.
+// In the parts, the blocks and with the code of linear_log_prob.cc, for its bits.
 kernels::RowSums scale(float* logits, const LogitsKind& kind, double temperature) {
-  const kernels::LogitsTransform transform{static_cast<float>(1.0 / temperature),
+  const kernels::LogitsTransform transform{static_cast<float>(1.0 / (temperature * kind.scaling)),
                                            static_cast<float>(kind.softcap)};
   std::vector<kernels::RowSums> parts, blocks;
   for (size_t part = 0; part + 1 < kind.parts.size(); ++part) {
@@ -85,7 +85,7 @@ Chosen choose(float* logits, const LogitsKind& kind, const LogitsUse& use) {
   const float* from = logits;
   if (samples && (temperature != 1 || s.changes_logits())) {
     own.assign(logits, logits + vocab);
-    if (kind.softcap > 0) scale(own.data(), kind, 1);
+    if (kind.softcap > 0 || kind.scaling != 1) scale(own.data(), kind, 1);
     if (s.changes_logits()) {
       LogitChangeLists changes;
       changes.add(0, sequence);
@@ -174,6 +174,7 @@ Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const Logits
     if (simulated(logits)) return;
     if (logits.is_cpu() || !ops::chooses_tokens(logits)) return choose_here(which, logits);
     if (kind.softcap > 0) logits.div_(kind.softcap).tanh_().mul_(kind.softcap);
+    if (kind.scaling != 1) logits.div_(kind.scaling);
     device.begin(which.front(), logits);
     on_device = true;
   });

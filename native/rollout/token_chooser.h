@@ -29,8 +29,8 @@ SamplerOptions sampler_options(const Sequence& sequence);
 // The number that its next token is drawn with.
 double uniform_of(const Sequence& sequence);
 
-// The logits of uses [>= as many, V] float32, in their order, before the final soft cap; the chooser may
-// overwrite them, and has done with them when it asks again.
+// The logits of uses [>= as many, V] float32, in their order, before the final soft cap and the scaling;
+// the chooser may overwrite them, and has done with them when it asks again.
 using LogitsOf = std::function<at::Tensor(const std::vector<int64_t>& uses)>;
 
 struct Choices {
@@ -42,6 +42,7 @@ struct Choices {
 struct LogitsKind {
   std::vector<int64_t> parts;  // Decoder::vocabulary_parts
   double softcap;              // of the model, 0 = off
+  double scaling;              // of the model: divides them, behind the soft cap
 };
 
 // Takes the logits of at most `most_rows` uses at a time. On a device all of it is launched before the host

@@ -24,6 +24,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['gpt_oss', 'actor', 'all-linear'],
   ['olmo2', 'actor', 'all-linear'],
   ['olmo3', 'actor', 'all-linear'],
+  ['granite', 'actor', 'all-linear'],
+  ['granitemoe', 'actor', 'all-linear'],
   ['llama_gqa', 'critic', 'all-linear'],
   ['gpt2', 'critic', ['c_attn']],
   ['gpt_oss', 'critic', 'all-linear'],

@@ -115,6 +115,8 @@ test.each([
   ['gemma3_text', 2, 128],
   ['smollm3', 2, 128],
   ['olmo3', 2, 128],
+  ['granite', 2, 128],
+  ['granitemoe', 2, 128],
   ['gpt2', 2, 130],
   ['qwen3_moe', 2, 120],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {

@@ -39,6 +39,8 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     attentionScale: tinyHeadDim ** -0.5,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    logitsScaling: 1,
+    residualScale: 1,
     slidingWindows: [0],
     qkvBias: false,
     outputBias: false,

@@ -84,8 +84,9 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   Task task = updates(10);
   task.policy.entropy_coeff = 0.01;
   bool other = false;
-  for (const std::string variant : {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "olmo3",
-                                    "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss"}) {
+  for (const std::string variant :
+       {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "olmo3", "qwen3_moe", "glm4_moe",
+        "deepseek_v3", "gpt_oss", "granite", "granitemoe"}) {
     EngineOptions options = context(variant, 2);
     options.gradient_checkpointing = other = !other;
     options.max_tokens = other ? kAccumulating : kAtOnce;

@@ -36,13 +36,14 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",   "qwen3_moe",  "mixtral",
-                                         "qwen2_moe", "glm4_moe", "gemma3",  "smollm3",    "deepseek_v3",
-                                         "latent",    "gpt_oss",  "qwen3_5", "qwen3_next", "olmo3"};
+const std::vector<std::string> kFamilies{"llama",     "qwen2",     "qwen3",   "qwen3_moe",  "mixtral",
+                                         "qwen2_moe", "glm4_moe",  "gemma3",  "smollm3",    "deepseek_v3",
+                                         "latent",    "gpt_oss",   "qwen3_5", "qwen3_next", "olmo3",
+                                         "granite",   "granitemoe"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
-         family == "deepseek_v3" || family == "gpt_oss" || family == "qwen3_next";
+         family == "deepseek_v3" || family == "gpt_oss" || family == "qwen3_next" || family == "granitemoe";
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
@@ -50,7 +51,7 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   constexpr int64_t kLayers = 4;
   const bool sigmoid = family == "glm4_moe" || family == "deepseek_v3";
   const bool linear = family == "qwen3_5" || family == "qwen3_next";
-  const bool own = sigmoid || linear || family == "gpt_oss";
+  const bool own = sigmoid || linear || family == "gpt_oss" || family == "granitemoe";
   const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
@@ -111,10 +112,12 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("gemma3", HeadKind::kLm, layout);
   compare_layout("smollm3", HeadKind::kLm, layout);
   compare_layout("olmo3", HeadKind::kLm, layout);
+  compare_layout("granite", HeadKind::kLm, layout);
   compare_layout("deepseek_v3", HeadKind::kLm, layout);
   compare_layout("latent", HeadKind::kValue, layout);
   compare_layout("gpt_oss", HeadKind::kLm, layout);
   compare_layout("gpt_oss", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
+  compare_layout("granitemoe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   compare_layout("qwen3_next", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   layout.sequence_parallel = layout.recompute = true;
   compare_layout("qwen3_5", HeadKind::kValue, layout);

@@ -31,7 +31,7 @@ EngineOptions deep(const std::string& variant, HeadKind head, int64_t layers) {
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
   if (variant == "gemma2" || variant == "gemma3" || variant == "olmo3") windows[0] = 4;
   give_windows(options.model, windows);
-  if (variant == "qwen3_moe") {
+  if (variant == "qwen3_moe" || variant == "granitemoe") {
     options.model.moe_layers.assign(static_cast<size_t>(layers), true);
     options.model.moe_layers[0] = false;
   }
@@ -95,8 +95,8 @@ const std::vector<int64_t> kOnOne(kSequences, 0);
 }  // namespace
 
 TEST(ten_updates_equal_one_process_on_every_family) {
-  for (const std::string variant :
-       {"llama", "qwen2", "qwen3", "qwen3_moe", "gpt2", "gemma2", "gemma3", "olmo3"}) {
+  for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe", "gpt2", "gemma2", "gemma3",
+                                    "olmo3", "granite", "granitemoe"}) {
     compare(deep(variant, HeadKind::kLm, 4), {.pp = 2}, kOnOne, 10);
   }
 }
@@ -124,7 +124,7 @@ TEST(ten_updates_equal_one_process_with_shards_in_a_stage) {
 }
 
 TEST(ten_updates_equal_one_process_with_tensor_parallel_stages) {
-  for (const std::string variant : {"llama", "qwen2", "qwen3_moe", "gpt2"}) {
+  for (const std::string variant : {"llama", "qwen2", "qwen3_moe", "gpt2", "granite"}) {
     const HeadKind head = variant == "qwen2" ? HeadKind::kValue : HeadKind::kLm;
     compare(deep(variant, head, 4), {.pp = 2, .tp = 2, .sequence_parallel = variant != "llama"}, kOnOne, 10);
   }

@@ -51,9 +51,10 @@ class Draw {
 inline ModelConfig random_model(Draw& draw, const std::string& family) {
   const bool latent = family == "deepseek_v3", sigmoid = family == "glm4_moe" || latent;
   const bool sinks = family == "gpt_oss";
-  const bool experts =
-      family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || sigmoid || sinks;
-  ModelConfig model = small(experts && !sigmoid && !sinks ? "qwen3_moe" : family);
+  const bool experts = family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" ||
+                       family == "granitemoe" || sigmoid || sinks;
+  const bool own = sigmoid || sinks || family == "granitemoe";
+  ModelConfig model = small(experts && !own ? "qwen3_moe" : family);
   model.family = family;
   model.vocab_size = draw.between(5, 97);
   model.hidden_size = draw.between(3, 30);

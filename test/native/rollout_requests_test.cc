@@ -134,7 +134,7 @@ class FailingDecoder : public test::ToyDecoder {
 TEST(the_same_tokens_whatever_else_runs) {
   for (const char* variant :
        {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3"}) {
+        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3", "granite", "granitemoe"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);
@@ -169,7 +169,8 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
     std::printf("  products are not our own on this processor: not compared\n");
     return;
   }
-  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3"}) {
+  for (const char* variant :
+       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3", "granite"}) {
     SmallModel model(long_model(variant));
     std::vector<RolloutRequest> requests;
     for (uint64_t i = 0; i < 12; ++i)

@@ -8,8 +8,8 @@
 
 #include "base/parallel.h"
 #include "batch/packing.h"
-#include "kernels/linear_log_prob.h"
 #include "model/decoder_layout.h"
+#include "model/log_prob_spec.h"
 #include "model/transformer.h"
 #include "model/value_head.h"
 #include "small_model.h"
@@ -73,7 +73,7 @@ struct SmallModel {
       const at::Tensor hidden = stage.forward(&packed, {}, pass);
       const int64_t padded = hidden.size(0);
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, stage.head_weight(),
+      ops::linear_log_prob_forward(log_prob_spec(config, 1), hidden, stage.head_weight(),
                                    pad_rows(packed.targets, padded), rows);
       all.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)));
     }
@@ -96,7 +96,7 @@ struct SmallModel {
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
       const at::Tensor d_hidden = at::empty_like(hidden);
       ops::linear_log_prob_backward(
-          {1, config.final_softcap}, hidden, stage.head_weight(), pad_rows(packed.targets, padded), rows,
+          log_prob_spec(config, 1), hidden, stage.head_weight(), pad_rows(packed.targets, padded), rows,
           false,
           [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
             g.copy_(grad.narrow(0, begin, end - begin));

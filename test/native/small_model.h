@@ -57,7 +57,9 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
 // layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of
 // attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads),
-// olmo3 (norms over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3).
+// olmo3 (norms over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3),
+// granite (what a layer adds to a row is scaled, and so are embeddings; logits are divided), granitemoe (the
+// same with experts).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -126,6 +128,16 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.post_norms = c.whole_qk_norm = true;
     for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
     give_windows(c, {4, 0});
+  } else if (variant == "granite" || variant == "granitemoe") {
+    c.embedding_scale = 3;
+    c.residual_scale = 0.6;
+    c.logits_scaling = 0.7;
+    if (variant == "granitemoe") {
+      c.moe = MoeConfig{4, 2, 16, true};
+      c.moe_layers = {false, true};
+    } else {
+      c.qkv_bias = c.output_bias = c.mlp_bias = c.tied_embeddings = true;
+    }
   } else if (variant == "smollm3") {
     c.second_rope_layers = {false, true};
   }

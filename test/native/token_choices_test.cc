@@ -187,7 +187,7 @@ struct Step {
     }
   }
 
-  Choices choose(at::Device device, int64_t most_rows, double softcap = 0) {
+  Choices choose(at::Device device, int64_t most_rows, double softcap = 0, double scaling = 1) {
     const at::Tensor there = logits.to(device);
     asked.clear();
     const auto logits_of = [&](const std::vector<int64_t>& which) {
@@ -197,7 +197,7 @@ struct Step {
       rows.push_back(there[0]);  // padding
       return at::stack(rows);
     };
-    return choose_tokens(logits_of, most_rows, {{0, logits.size(1)}, softcap}, uses);
+    return choose_tokens(logits_of, most_rows, {{0, logits.size(1)}, softcap, scaling}, uses);
   }
 };
 
@@ -299,7 +299,7 @@ TEST(a_step_on_the_device_waits_once_and_chooses_as_the_cpu_does) {
     };
     Choices device;
     const DeviceCounts counts = counted_on_device([&] {
-      device = choose_tokens(logits_of, 7, {{0, vocab}, 0}, step.uses);
+      device = choose_tokens(logits_of, 7, {{0, vocab}, 0, 1}, step.uses);
     });
     check_equal(cpu, device);
     CHECK(device.on_host == 0 && counts.waits == 1);
@@ -323,6 +323,24 @@ TEST(a_soft_cap_comes_before_everything_else) {
   for (size_t i = 0; i < cpu.chosen.size(); ++i)
     other += without.chosen[i].sampled.log_prob != cpu.chosen[i].sampled.log_prob ? 1 : 0;
   CHECK(other > 10);
+}
+
+// Penalties and biases change what has been divided. By a power of two, so that nothing rounds.
+TEST(logits_are_divided_before_everything_else) {
+  Step step(20, 500, 9);
+  Step larger(20, 500, 9);
+  larger.logits.mul_(8);
+  for (const at::Device device : {at::Device(at::kCPU), fake_device()}) {
+    const Choices expected = step.choose(device, 20), scaled = larger.choose(device, 20, 0, 8);
+    for (size_t i = 0; i < expected.chosen.size(); ++i) {
+      const Chosen &x = expected.chosen[i], &y = scaled.chosen[i];
+      CHECK(x.sampled.finite == y.sampled.finite && x.sampled.token == y.sampled.token);
+      CHECK(!x.sampled.finite || x.sampled.log_prob == y.sampled.log_prob);
+      CHECK(x.top.size() == y.top.size());
+      for (size_t t = 0; t < std::min(x.top.size(), y.top.size()); ++t)
+        CHECK(x.top[t].token == y.top[t].token && x.top[t].log_prob == y.top[t].log_prob);
+    }
+  }
 }
 
 TEST(rows_with_too_many_candidates_come_to_the_host) {

@@ -18,24 +18,27 @@ const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_
  * them as they are. One of the two tensors of a layer may be square, so that both are looked at.
  */
 export function expertFiles(c: NativeModelConfig, root: string, stored: StoredShapes): ExpertFiles {
-  const experts = `${root}.layers.${c.moeLayers.indexOf(true)}.mlp.experts`;
-  if (QWEN35.has(c.family)) return stored.has(`${experts}.gate_up_proj`) ? 'in_one' : 'apart';
+  if (c.family === 'granitemoe') return 'in_one';
+  const block = `${root}.layers.${c.moeLayers.indexOf(true)}.mlp`;
+  if (QWEN35.has(c.family)) return stored.has(`${block}.experts.gate_up_proj`) ? 'in_one' : 'apart';
   if (c.family !== 'qwen3_vl_moe') return 'apart';
   const straight =
     c.moe !== null &&
     matrices(c, c.moe).every(([name, , rows, cols]) => {
-      const shape = stored.get(`${experts}.${name}`)?.shape;
+      const shape = stored.get(`${block}.${name}`)?.shape;
       return shape?.length === 3 && shape[1] === rows && shape[2] === cols;
     });
   return straight ? 'in_one' : 'in_one_transposed';
 }
 
 /** Of each expert: name of the tensor for all of them, that of the parameter, rows and columns. */
-const matrices = ({ hiddenSize }: NativeModelConfig, { intermediateSize }: NativeMoeConfig) =>
-  [
-    ['gate_up_proj', 'in', 2 * intermediateSize, hiddenSize],
-    ['down_proj', 'out', hiddenSize, intermediateSize],
+function matrices({ family, hiddenSize }: NativeModelConfig, { intermediateSize }: NativeMoeConfig) {
+  const granite = family === 'granitemoe';
+  return [
+    [granite ? 'input_linear.weight' : 'experts.gate_up_proj', 'in', 2 * intermediateSize, hiddenSize],
+    [granite ? 'output_linear.weight' : 'experts.down_proj', 'out', hiddenSize, intermediateSize],
   ] as const;
+}
 
 /** Of layer `hf` of the files, whose parameters are those of layer `own`. */
 export function moeMapping(
@@ -47,9 +50,15 @@ export function moeMapping(
   files: ExpertFiles,
 ): void {
   const mixtral = c.family === 'mixtral';
-  const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
+  const granite = c.family === 'granitemoe';
+  const block = mixtral || granite ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
   const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
-  map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
+  map.tensor(
+    `${block}.${granite ? 'router.layer' : 'gate'}.weight`,
+    `${own}.moe.router.weight`,
+    moe.numExperts,
+    c.hiddenSize,
+  );
   if (moe.correctionBias) {
     const bias = `${block}.gate.e_score_correction_bias`;
     map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
@@ -67,9 +76,8 @@ export function moeMapping(
     for (const [name, leaf, rows, cols] of matrices(c, moe))
       for (let e = 0; e < moe.numExperts; e++) {
         const param = `${own}.moe.experts.${e}.${leaf}.weight`;
-        if (files === 'in_one')
-          map.matrixOf(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
-        else map.part(`${block}.experts.${name}`, e, moe.numExperts, param, rows, cols);
+        if (files === 'in_one') map.matrixOf(`${block}.${name}`, e, moe.numExperts, param, rows, cols);
+        else map.part(`${block}.${name}`, e, moe.numExperts, param, rows, cols);
       }
     return;
   }
@@ -101,7 +109,7 @@ export function gptOssExpertsMapping(
   map.tensor(`${hf}.router.weight`, `${own}.router.weight`, numExperts, c.hiddenSize);
   map.tensor(`${hf}.router.bias`, `${own}.router.bias`, numExperts);
   for (const [name, leaf, rows, cols] of matrices(c, moe)) {
-    const all = `${hf}.experts.${name}`;
+    const all = `${hf}.${name}`;
     for (let e = 0; e < numExperts; e++)
       map.part(all, e, numExperts, `${own}.experts.${e}.${leaf}.weight`, rows, cols);
     for (let e = 0; e < numExperts; e++)

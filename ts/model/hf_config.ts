@@ -16,6 +16,7 @@ import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { gptOss } from './hf_gpt_oss';
+import { granite, graniteMoe } from './hf_granite';
 import { deepseekV3 } from './hf_latent';
 import { olmo2, olmo3 } from './hf_olmo';
 import { qwen25Vl } from './hf_qwen25_vl';
@@ -70,9 +71,10 @@ export function resolveModelConfig(
       `model_type ${show(type)} with a value head is not supported: only a language model is`,
     );
   if (head === 'value') {
-    // Token classification has neither a tied head nor a cap on its output.
+    // Token classification has neither a tied head nor a cap on its output, nor is that divided.
     native.tiedEmbeddings = false;
     native.finalSoftcap = 0;
+    native.logitsScaling = 1;
     native.valueBias = type === 'gpt2' || config.token_classification_bias !== false;
   }
   checkSizes(native, where);
@@ -140,6 +142,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
     case 'gemma3_text':
       return gemma3(parsed as FamilyConfig<'gemma3_text'>, raw, where);
+    case 'granite':
+      return granite(parsed as FamilyConfig<'granite'>, raw, where);
+    case 'granitemoe':
+      return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
     case 'olmo2':
       return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
     case 'olmo3':
@@ -314,6 +320,8 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    logitsScaling: 1,
+    residualScale: 1,
     attentionGate: false,
     attentionSinks: false,
     slidingWindows: new Array(c.n_layer).fill(0),

@@ -58,6 +58,8 @@ export function rmsDecoder(
     attentionScale: headDim ** -0.5,
     attentionSoftcap: 0,
     finalSoftcap: 0,
+    logitsScaling: 1,
+    residualScale: 1,
     attentionGate: false,
     attentionSinks: false,
     slidingWindows: everyLayer(c, null),

@@ -21,6 +21,7 @@ import {
   deepTower,
   expertCount,
   gatedDelta,
+  granite,
   olmo2,
   plainTower,
   qwen2,
@@ -145,6 +146,7 @@ export const schemas = {
     final_logit_softcapping: orNone(null),
     use_bidirectional_attention: bool(false),
   }),
+  granite,
   olmo2,
   olmo3: olmo2.extend({ sliding_window: slidingWindow(4096), layer_types: layerTypes }),
   phi3: z.object({
@@ -166,6 +168,10 @@ export const schemas = {
     sliding_window: slidingWindow(null),
     num_experts_per_tok: int(2, 'expertBlocks'),
     num_local_experts: int(8, 'expertBlocks'),
+  }),
+  granitemoe: granite.omit({ mlp_bias: true }).extend({
+    num_local_experts: int(8, 'expertBlocks'),
+    num_experts_per_tok: int(2, 'expertBlocks'),
   }),
   qwen2_moe: z.object({
     ...decoder,

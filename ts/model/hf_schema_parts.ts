@@ -68,6 +68,17 @@ export const qwen2 = z.object({
   layer_types: layerTypes,
 });
 
+/** Granite 3, and what its mixtures of experts have of it. */
+export const granite = z.object({
+  ...decoder,
+  attention_bias: bool(false),
+  mlp_bias: bool(false),
+  embedding_multiplier: real(1),
+  attention_multiplier: real(1),
+  residual_multiplier: real(1),
+  logits_scaling: real(1),
+});
+
 /** OLMo 2, and what OLMo 3 has of it. */
 export const olmo2 = z.object({
   ...decoder,

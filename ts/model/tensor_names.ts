@@ -65,18 +65,25 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: Ex
     if (c.delta !== null && c.deltaLayers[i])
       deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
     else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
-    // Gemma 2 calls the norm after attention what the others call the norm before the MLP.
-    if (c.postNorms)
-      map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
-    const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
+    const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
+    if (c.postNorms) map.tensor(`${hf}.${attnPostNorm}.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
     if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
     if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
     else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, experts);
     else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
-    if (c.postNorms)
-      map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
+    if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
   }
   map.tensor(`${root}.norm.weight`, 'norm.weight', c.hiddenSize);
+}
+
+/** The norm behind attention, that before the MLP, and that behind it. */
+function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
+  // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
+  return [
+    'post_attention_layernorm',
+    c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm',
+    'post_feedforward_layernorm',
+  ];
 }
 
 function latentMapping(
@@ -227,6 +234,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   gemma2: 'Gemma2',
   gemma3_text: 'Gemma3',
   smollm3: 'SmolLM3',
+  granite: 'Granite',
+  granitemoe: 'GraniteMoe',
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
   phi3: 'Phi3',

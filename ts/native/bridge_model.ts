@@ -110,6 +110,10 @@ export interface NativeModelConfig {
   attentionScale: number;
   attentionSoftcap: number;
   finalSoftcap: number;
+  /** Divides the logits, behind the soft cap. */
+  logitsScaling: number;
+  /** Multiplies what attention and the MLP add to a row. */
+  residualScale: number;
   /** A gate comes with each head's query, by whose sigmoid the head's output is multiplied. */
   attentionGate: boolean;
   /** A logit per query head that takes part in each row's softmax (native/kernels/attention_sinks.h). */

@@ -359,6 +359,8 @@ test.each<[string, object, number]>([
   ['phi3', {}, 32],
   ['gemma3_text', {}, 26],
   ['smollm3', {}, 36],
+  ['granite', {}, 32],
+  ['granitemoe', {}, 32],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['seed_oss', {}, 64],
