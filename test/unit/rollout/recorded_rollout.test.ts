@@ -1,7 +1,17 @@
 // Responses that are kept in files, and requests that are answered from them.
-import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { RecordedRollout } from '../../../ts/rollout/recorded/recorded_rollout';
 import { requestKey } from '../../../ts/rollout/recorded/request_key';
 import { StepRecording } from '../../../ts/rollout/recorded/step_recording';
@@ -185,12 +195,73 @@ describe('a file', () => {
     expect(readFileSync(file, 'utf8')).toBe(text);
   });
 
-  test('that cannot be written fails the request', async () => {
-    writeFileSync(join(directory, 'project'), 'a file');
-    const { rollout } = await recorded();
-    await expect(rollout.submit(request()).result).rejects.toMatchObject({
+  test('is not touched while its responses are taken', async () => {
+    await write();
+    appendFileSync(file, '{"key":');
+    const { mtimeNs } = statSync(file, { bigint: true });
+    const { rollout, done } = await recorded();
+    await rollout.submit(request()).result;
+    done();
+    expect(rollout.recalled).toBe(1);
+    expect(statSync(file, { bigint: true }).mtimeNs).toBe(mtimeNs);
+  });
+
+  test('that two runs begin at once has what both add', async () => {
+    const both = [await recorded(), await recorded()];
+    for (const [i, { rollout }] of both.entries()) await rollout.submit(request({ promptIds: [i] })).result;
+    for (const { done } of both) done();
+    const { rollout, done } = await recorded();
+    for (const i of both.keys()) await rollout.submit(request({ promptIds: [i] })).result;
+    done();
+    expect(rollout.recalled).toBe(2);
+  });
+
+  test('with a line that another run is writing keeps it', async () => {
+    await write();
+    const text = readFileSync(file, 'utf8');
+    const line = `${text.split('\n')[1]?.replace(/"key":"[^"]*"/, '"key":"other"')}\n`;
+    appendFileSync(file, line.slice(0, 40));
+    const { rollout, done } = await recorded();
+    appendFileSync(file, line.slice(40));
+    await rollout.submit(request({ promptIds: [2] })).result;
+    done();
+    const after = readFileSync(file, 'utf8');
+    expect(after.startsWith(text + line)).toBe(true);
+    expect(after.trimEnd().split('\n')).toHaveLength(4);
+  });
+
+  test.each([
+    ['a directory', () => mkdirSync(file, { recursive: true })],
+    [
+      'a FIFO',
+      () => {
+        mkdirSync(dirname(file), { recursive: true });
+        execFileSync('mkfifo', [file]);
+      },
+    ],
+  ])('that is %s is an error that names it', async (what, make) => {
+    make();
+    await expect(recorded()).rejects.toMatchObject({
       code: 'IO',
-      message: expect.stringContaining(`write ${file}`),
+      message: expect.stringContaining(`${file}: expected a file, but it is ${what}`),
     });
+  });
+
+  test('of somebody else without an end of line stays as it is', async () => {
+    mkdirSync(dirname(file), { recursive: true });
+    writeFileSync(file, '{"notes": [1, 2]}');
+    await expect(recorded()).rejects.toThrow(`${file}: line 1: expected the model of the responses`);
+    expect(readFileSync(file, 'utf8')).toBe('{"notes": [1, 2]}');
+  });
+
+  test('that cannot be written fails the request, and those behind it: half a line may be there', async () => {
+    const { rollout } = await recorded();
+    const blocked = join(directory, 'project');
+    writeFileSync(blocked, 'a file');
+    const failure = { code: 'IO', message: expect.stringContaining(`write ${file}`) };
+    await expect(rollout.submit(request()).result).rejects.toMatchObject(failure);
+    rmSync(blocked);
+    await expect(rollout.submit(request({ promptIds: [2] })).result).rejects.toMatchObject(failure);
+    expect(existsSync(file)).toBe(false);
   });
 });

@@ -1,9 +1,10 @@
 // The responses of one step in a file: a line for each, which is whole once it ends.
-import { closeSync, createReadStream, existsSync, openSync, truncateSync, writeSync } from 'node:fs';
+import { closeSync, createReadStream, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { z } from 'zod';
 import { asTroupeError } from '../../base/atomic_dir';
 import { makeDirectories } from '../../base/make_directories';
+import { isRegularFile } from '../../base/regular_file';
 import { TroupeError } from '../../errors';
 import type { RolloutResult } from '../request';
 
@@ -41,8 +42,11 @@ export class StepRecording {
   private readonly results = new Map<string, RolloutResult>();
   private readonly added = new Set<string>();
   private fd: number | null = null;
-  /** Whether the file says whose responses it has. */
-  private begun = false;
+  /** Bytes of the whole lines that the file had when it was read, and of what is behind them, without an end. */
+  private whole = 0;
+  private unended = 0;
+  /** What became of a write that failed: half of its line may be there, and nothing may follow it. */
+  private broken: TroupeError | null = null;
 
   private constructor(
     private readonly file: string,
@@ -50,12 +54,13 @@ export class StepRecording {
   ) {}
 
   /**
-   * `model`: whose responses they are. A last line without an end, of a run that was killed, is taken off the file.
-   * @throws TroupeError IO when the file is no recording, or one of another model
+   * `model`: whose responses they are. A last line without an end is of a run that was killed, or of one that is at work: it is taken
+   * off the file by the first {@link add}, unless it has grown since. A file whose responses are only taken need not be writable.
+   * @throws TroupeError IO when the file is no recording, or one of another model, or cannot be read
    */
   static async open(file: string, model: string): Promise<StepRecording> {
     const recording = new StepRecording(file, model);
-    if (existsSync(file)) await recording.read();
+    if (isRegularFile(file)) await recording.read();
     return recording;
   }
 
@@ -84,53 +89,70 @@ export class StepRecording {
   }
 
   private write(line: object): void {
+    if (this.broken !== null) throw this.broken;
     try {
-      if (this.fd === null) {
-        makeDirectories(dirname(this.file));
-        this.fd = openSync(this.file, 'a');
-        if (!this.begun) this.append({ version: VERSION, model: this.model });
-        this.begun = true;
-      }
-      this.append(line);
+      this.fd ??= this.begin();
+      append(this.fd, line);
     } catch (error) {
-      throw asTroupeError(error, `write ${this.file}`);
+      this.broken = asTroupeError(error, `write ${this.file}`);
+      throw this.broken;
     }
   }
 
-  private append(line: object): void {
-    const bytes = Buffer.from(`${JSON.stringify(line)}\n`);
-    for (let at = 0; at < bytes.length; ) at += writeSync(this.fd as number, bytes, at);
+  private begin(): number {
+    makeDirectories(dirname(this.file));
+    const fd = openSync(this.file, 'a');
+    try {
+      const { size } = fstatSync(fd);
+      if (this.unended > 0 && size === this.whole + this.unended) ftruncateSync(fd, this.whole);
+      // Another run may have begun the file since it was looked for: then it has a head twice.
+      if (this.whole === 0) append(fd, { version: VERSION, model: this.model });
+    } catch (error) {
+      closeSync(fd);
+      throw error;
+    }
+    return fd;
   }
 
   private async read(): Promise<void> {
-    let whole = 0;
     let number = 0;
-    for await (const line of wholeLines(this.file)) {
-      number++;
-      whole += line.length + 1;
-      if (number === 1) this.checkHead(line);
-      else {
-        const { key, ...result } = this.parsed(lineSchema, line, number, 'a response');
-        this.results.set(key, { ...result, cachedTokens: 0 } as RolloutResult);
-      }
-    }
-    truncateSync(this.file, whole);
-    this.begun = number > 0;
-  }
-
-  private checkHead(line: Buffer): void {
-    const { model } = this.parsed(headSchema, line, 1, 'the model of the responses');
-    if (model !== this.model)
-      throw this.unusable(1, `expected responses of the model ${this.model}, but they are of ${model}`);
-  }
-
-  private parsed<T>(schema: z.ZodType<T>, line: Buffer, number: number, what: string): T {
-    let value: unknown;
     try {
-      value = JSON.parse(line.toString());
+      for await (const { line, ended } of linesOf(this.file)) {
+        number++;
+        if (ended) {
+          this.whole += line.length + 1;
+          this.take(this.json(line, number), number);
+        } else {
+          this.unended = line.length;
+          // What no run of ours can have begun is somebody else's file.
+          if (number === 1 && !isBegunHead(line.toString())) this.take(this.json(line, number), number);
+        }
+      }
+    } catch (error) {
+      throw asTroupeError(error, `read ${this.file}`);
+    }
+  }
+
+  private take(value: unknown, number: number): void {
+    if (number === 1 || headSchema.safeParse(value).success) {
+      const { model } = this.parsed(headSchema, value, number, 'the model of the responses');
+      if (model === this.model) return;
+      throw this.unusable(number, `expected responses of the model ${this.model}, but they are of ${model}`);
+    }
+    const { key, ...result } = this.parsed(lineSchema, value, number, 'a response');
+    this.results.set(key, { ...result, cachedTokens: 0 } as RolloutResult);
+  }
+
+  private json(line: Buffer, number: number): unknown {
+    try {
+      return JSON.parse(line.toString());
     } catch {
+      const what = number === 1 ? 'the model of the responses' : 'a response';
       throw this.unusable(number, `expected ${what}, but it is not JSON`);
     }
+  }
+
+  private parsed<T>(schema: z.ZodType<T>, value: unknown, number: number, what: string): T {
     const { success, data, error } = schema.safeParse(value);
     if (success) return data;
     const [issue] = error.issues;
@@ -146,16 +168,27 @@ export class StepRecording {
   }
 }
 
-/** Those that end: a file may be larger than a text can be. */
-async function* wholeLines(file: string): AsyncGenerator<Buffer> {
+const isBegunHead = (text: string): boolean => {
+  const start = JSON.stringify({ version: VERSION, model: '' }).slice(0, -2);
+  return start.startsWith(text) || text.startsWith(start);
+};
+
+function append(fd: number, line: object): void {
+  const bytes = Buffer.from(`${JSON.stringify(line)}\n`);
+  for (let at = 0; at < bytes.length; ) at += writeSync(fd, bytes, at);
+}
+
+/** The last one may have no end. A file may be larger than a text can be. */
+async function* linesOf(file: string): AsyncGenerator<{ line: Buffer; ended: boolean }> {
   let begun: Buffer[] = [];
   for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
     let from = 0;
     for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, from)) {
-      yield Buffer.concat([...begun, chunk.subarray(from, end)]);
+      yield { line: Buffer.concat([...begun, chunk.subarray(from, end)]), ended: true };
       begun = [];
       from = end + 1;
     }
-    begun.push(chunk.subarray(from));
+    if (from < chunk.length) begun.push(chunk.subarray(from));
   }
+  if (begun.length > 0) yield { line: Buffer.concat(begun), ended: false };
 }
