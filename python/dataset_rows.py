@@ -156,7 +156,8 @@ class Columns:
                 % tokens
             )
         if key not in row:
-            raise Told("there is neither 'raw_prompt' nor '%s'; its keys are %s" % (self.prompt, ", ".join(map(str, row))))
+            none = "'raw_prompt' is None, and there is no" if "raw_prompt" in row else "there is neither 'raw_prompt' nor"
+            raise Told("%s '%s'; its keys are %s" % (none, self.prompt, ", ".join(map(str, row))))
         value = row[key]
         # An array of messages, as numpy has one.
         value = value.tolist() if hasattr(value, "tolist") else value

@@ -105,6 +105,11 @@ class Watch:
     def now(self, at):
         self.at, self.since = at, time.monotonic()
 
+    def begin(self, at):
+        "As now, told at once: of a process that ends in it nothing else is heard."
+        self.now(at)
+        self.channel.send(type="at", at=at)
+
     def _watch(self):
         while True:
             time.sleep(min(SIGN, self.seconds / 4))
@@ -172,7 +177,7 @@ def made(found, given, setup, config, tokenizer, processor):
 
 def write_set(found, given, setup, columns, shared, watch):
     what = given["what"]
-    watch.now("the %s set was made" % what)
+    watch.begin("the %s set was made" % what)
     try:
         dataset = made(found, given, setup, *shared)
         count = len(dataset)
@@ -182,7 +187,7 @@ def write_set(found, given, setup, columns, shared, watch):
         raise Told("while the %s set was made: %s" % (what, told(error)))
     spool = Spool(given["descriptor"])
     for i in range(count):
-        watch.now("%s row %d of %d was made" % (what, i, count))
+        (watch.now if i else watch.begin)("%s row %d of %d was made" % (what, i, count))
         try:
             spool.add(columns.line(dataset[i]))
         except BaseException as error:
@@ -193,7 +198,7 @@ def write_set(found, given, setup, columns, shared, watch):
 
 def run(setup, watch):
     found = load_class(setup["path"], setup["name"])
-    watch.now("the tokenizer was loaded")
+    watch.begin("the tokenizer was loaded")
     processor = of_transformers("AutoProcessor", setup["tokenizer"]) if setup["reads_images"] else None
     shared = section(setup["config"]), tokenizer_of(setup), processor
     columns = Columns(**setup["columns"])

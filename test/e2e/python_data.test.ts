@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type Exit, runCommand } from '../helpers/e2e_process';
+import { allGone, Command, type Exit, runCommand } from '../helpers/e2e_process';
 import { promptRows, Workspace, writeJsonLines } from '../helpers/e2e_workspace';
 import { readSafetensors } from '../helpers/safetensors';
 
@@ -97,6 +97,30 @@ it('a run is not resumed on other rows', async () => {
   const other = await train('random', classOf('Lines'), 'trainer.total_training_steps=2');
   expect(other.stderr).toMatch(/data\.custom_cls\.name/);
   expect(other.code).not.toBe(0);
+});
+
+it('a signal while rows are made ends the run at once, with all that the class has started', async () => {
+  // Its row never comes.
+  writeFileSync(
+    workspace.file('slow.py'),
+    `import os, time
+class Slow:
+    def __init__(self, **_): print("making", os.getpid(), flush=True)
+    def __len__(self): return 1
+    def __getitem__(self, item): time.sleep(600)
+`,
+  );
+  const slow = `data.custom_cls={path: ${workspace.file('slow.py')}, name: Slow}`;
+  const directory = `trainer.default_local_dir=${workspace.file('slow')}`;
+  const command = new Command(['train', workspace.file('train.yaml'), directory, slow]);
+  await command.until('the class is made', () => command.said(/^making \d+$/m));
+  const maker = Number(/^making (\d+)$/m.exec(command.stderr)?.[1]);
+  command.killGroup('SIGINT');
+  const { code, stdout } = await command.exited;
+  expect(code).toBe(130);
+  expect(stdout).toMatch(/stopped by SIGINT before the first step was done: there is nothing to save/);
+  expect(await allGone([maker], 5_000)).toBe(true);
+  expect(existsSync(workspace.file('slow'))).toBe(false);
 });
 
 it('a row that fails ends the run before it has begun', async () => {

@@ -1,3 +1,4 @@
+import { constants } from 'node:buffer';
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 import { parseExactJson } from '../base/exact_json';
 import { describeShape, shapeProblem } from '../base/json_shape';
@@ -224,7 +225,14 @@ class IndexedFile implements RowFile {
   }
   async row(i: number): Promise<Row> {
     const start = this.index.starts[i] as number;
-    const bytes = Buffer.allocUnsafe((this.index.ends[i] as number) - start);
+    const size = (this.index.ends[i] as number) - start;
+    if (size > constants.MAX_STRING_LENGTH) {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${this.where(i)}: expected at most ${constants.MAX_STRING_LENGTH} bytes, as many as a text can have, got ${size}: make the row smaller`,
+      );
+    }
+    const bytes = Buffer.allocUnsafe(size);
     if (readSync(this.fd, bytes, 0, bytes.length, start) !== bytes.length) {
       throw new TroupeError('IO', `[data] ${this.where(i)}: the file has become shorter since it was opened`);
     }

@@ -66,13 +66,14 @@ export function checkClassFile({ data }: ResolvedConfig): void {
 }
 
 /**
- * The rows of `data.train_files` and `data.val_files`: as they lie there, or what `data.custom_cls` makes of them, which is run once.
- * @throws ConfigError naming the key; TroupeError INVALID_DATA naming the class, its row and where in it something went wrong
+ * The rows of `data.train_files` and `data.val_files`: as they lie there, or what `data.custom_cls` makes of them, which is run once; `signal` gives it up.
+ * @throws the reason of `signal`; ConfigError naming the key; TroupeError INVALID_DATA naming the class, its row and where in it something went wrong
  */
 export async function rowsOfData(
   config: ResolvedConfig,
   seed: number,
   readsImages: boolean,
+  signal?: AbortSignal,
 ): Promise<DataRows> {
   const { data, actor_rollout_ref } = config;
   const { path: module, name, python, timeout } = data.custom_cls;
@@ -100,7 +101,7 @@ export async function rowsOfData(
       columns: { prompt: data.prompt_key, source: data.reward_fn_key, images: data.image_key },
       timeout,
     };
-    const written = await writeRows({ path: module, name, python }, setup, given, spools);
+    const written = await writeRows({ path: module, name, python }, setup, given, spools, signal);
     const rows = ({ what, digest }: WrittenSet, i: number): SetRows => ({
       paths: [{ path: (spools[i] as RowSpool).path, name: `${name} of ${module}, ${what}` }],
       digest,

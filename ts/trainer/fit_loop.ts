@@ -1,4 +1,5 @@
 // The loop that both trainers share: steps, validations, logs and checkpoints in their order, until the end or a request to stop.
+import { resolve } from 'node:path';
 import type { Loggers } from '../logging/loggers';
 import type { Observed } from '../records/run_records';
 import type { RunDirectory } from '../run/run_directory';
@@ -21,9 +22,18 @@ export interface FitResult {
   finalModel: string | null;
 }
 
+/** Why what can be given up at once was given up. */
+export class StopRequested extends Error {}
+
 /** A wish to end soon; the first reason stays. */
 export class StopRequest {
   private first: string | null = null;
+  private readonly controller = new AbortController();
+
+  /** Aborted with a {@link StopRequested}. */
+  get signal(): AbortSignal {
+    return this.controller.signal;
+  }
 
   get reason(): string | null {
     return this.first;
@@ -31,8 +41,20 @@ export class StopRequest {
 
   make(reason: string): void {
     this.first ??= reason;
+    this.controller.abort(new StopRequested(this.first));
   }
 }
+
+/** Of a session that was to stop before it had begun, with the step that it would have gone on from. */
+export const stoppedBefore = (step: number, stopReason: string, runDirectory: string): FitResult => ({
+  step,
+  interrupted: true,
+  stopReason,
+  metrics: {},
+  validation: {},
+  runDirectory: resolve(runDirectory),
+  finalModel: null,
+});
 
 export interface StepDone {
   metrics: Metrics;

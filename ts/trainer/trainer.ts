@@ -32,6 +32,8 @@ import {
   type Schedule,
   type StepDone,
   StopRequest,
+  StopRequested,
+  stoppedBefore,
   type Training,
 } from './fit_loop';
 import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics';
@@ -137,7 +139,7 @@ export class Trainer {
     const noPlan = new AbortController();
     try {
       tools = await configuredTools(config, options);
-      data = await (options.data ?? loadTrainingData)(config, tools?.shown ?? null);
+      data = await (options.data ?? loadTrainingData)(config, tools?.shown ?? null, this.stop.signal);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
       checkSources(config, data.trainedSources ?? []);
@@ -220,7 +222,8 @@ export class Trainer {
         reward.close?.(),
         (agents ?? tools)?.close(),
       ]);
-      throw error;
+      if (!(error instanceof StopRequested)) throw error;
+      return stoppedBefore(session.firstStep, error.message, config.trainer.default_local_dir);
     } finally {
       await data?.close?.();
     }

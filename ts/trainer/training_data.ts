@@ -35,10 +35,11 @@ export interface TrainingData {
   close?(): Promise<void>;
 }
 
-/** `tools`: as chat templates have them, those that every prompt comes with; null: none. */
+/** `tools`: as chat templates have them, those that every prompt comes with; null: none. `signal` gives up what a user's code makes. */
 export type LoadTrainingData = (
   config: ResolvedConfig,
   tools?: readonly unknown[] | null,
+  signal?: AbortSignal,
 ) => Promise<TrainingData>;
 
 /** The tokenizer of a model directory, or of another one, checked against the model's vocabulary. */
@@ -112,13 +113,13 @@ async function batchesPerEpoch(
 }
 
 /** The prompts that `data.train_files` and `data.val_files` hold, or that `data.custom_cls` makes of them. */
-export const loadTrainingData: LoadTrainingData = async (config, tools = null) => {
+export const loadTrainingData: LoadTrainingData = async (config, tools = null, signal) => {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
   const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
-  const rows = await rowsOfData(config, seed, images !== null);
+  const rows = await rowsOfData(config, seed, images !== null, signal);
   const open = async ({ paths }: SetRows, maxSamples: number): Promise<Prompts> => {
     const options: RlDatasetOptions = {
       promptKey: data.prompt_key,

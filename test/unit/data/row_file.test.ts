@@ -1,4 +1,13 @@
-import { readdirSync, readlinkSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:buffer';
+import {
+  appendFileSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { parquetWriteBuffer } from 'hyparquet-writer';
@@ -27,6 +36,17 @@ describe('JSON', () => {
   ];
   const lines = `\uFEFF${JSON.stringify(rows[0])}\r\n\n   \n  ${JSON.stringify(rows[1])}  \n${JSON.stringify(rows[2])}`;
   const array = ` \n${JSON.stringify(rows, null, 2)}\n `;
+
+  it('a row that is larger than a text can be is named', async () => {
+    const path = write('a.jsonl', '{"a":1}\n{"a":"');
+    // Without blocks on the disk.
+    truncateSync(path, constants.MAX_STRING_LENGTH + 10);
+    appendFileSync(path, '"}\n');
+    await expect(openJsonFile(path).row(1)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringContaining(`${path}:2: expected at most ${constants.MAX_STRING_LENGTH} bytes`),
+    });
+  });
 
   // 0: nothing is parsed at once.
   it.each([Number.POSITIVE_INFINITY, 0])(

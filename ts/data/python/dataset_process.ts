@@ -30,16 +30,18 @@ const DRAIN_MS = 1000;
 const MAX_REASON = 2000;
 
 /**
- * Runs the class once over all sets; `spools` get their rows. The process, and what it has started, has ended when this returns. What it
- * prints goes to this process's standard error.
- * @throws ConfigError naming the key; TroupeError INVALID_DATA of a class that fails, ends its process or takes too long
+ * Runs the class once over all sets; `spools` get their rows. The process, and what it has started, has ended when this returns, which it does
+ * at once when `signal` is aborted. What it prints goes to this process's standard error.
+ * @throws the reason of `signal`; ConfigError naming the key; TroupeError INVALID_DATA of a class that fails, ends its process or takes too long
  */
 export async function writeRows(
   { path: module, name, python }: DatasetClass,
   setup: Omit<DatasetSetup, 'path' | 'name' | 'sets'>,
   sets: readonly GivenSet[],
   spools: readonly RowSpool[],
+  signal?: AbortSignal,
 ): Promise<WrittenSet[]> {
+  signal?.throwIfAborted();
   const guard = new GroupGuard();
   const child = guard.start(() =>
     spawn(python, ['-u', path.join(packageRoot, 'python', 'dataset_worker.py')], {
@@ -57,7 +59,7 @@ export async function writeRows(
       name,
       sets: sets.map((set, i) => ({ ...set, descriptor: FIRST_SPOOL + i })),
     };
-    const last = await lastMessage(child, message, python, failed);
+    const last = await unlessAborted(lastMessage(child, message, python, failed), signal);
     if (last.type === 'done') return last.sets.map((set, i) => checked(set, spools[i] as RowSpool, failed));
     const why = printable(last.error, { max: MAX_REASON });
     if (!last.configuration) throw failed(why);
@@ -66,6 +68,15 @@ export async function writeRows(
     signalGroup(child.pid, 'SIGKILL');
     guard.drop(child.pid);
   }
+}
+
+function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return work;
+  return new Promise((resolve, reject) => {
+    const stop = (): void => reject(signal.reason);
+    signal.addEventListener('abort', stop, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+  });
 }
 
 /** What its code wrote there beside them shows in the size. */
@@ -111,7 +122,9 @@ function lastMessage(
         reject(
           at === null
             ? notStarted(`${python} ended before it began: expected Python 3.8 or newer`)
-            : failed(`its process ended with ${signalCode ?? `exit code ${exitCode}`} while ${at}`),
+            : failed(
+                `its process ended with ${signalCode ?? `exit code ${exitCode}`} while ${at}, or soon after`,
+              ),
         ),
       );
     };
