@@ -243,6 +243,23 @@ TEST(adamw_and_the_gradient_norm_match_the_cpu) {
   }
 }
 
+// Random numbers are the same, so that only values whose float32 differs in its last bits go another way.
+TEST(adamw_rounds_bfloat16_as_the_cpu_does) {
+  at::manual_seed(5);
+  const int64_t count = 300007;
+  const auto narrow = [&](double scale) { return at::rand({count}).mul(scale).to(at::kBFloat16); };
+  const AdamWBuffers cpu{narrow(1), at::randn({count}), narrow(1e-2), narrow(1e-3), {}};
+  const AdamWBuffers gpu{on_gpu(cpu.param), on_gpu(cpu.grad), on_gpu(cpu.exp_avg), on_gpu(cpu.exp_avg_sq), {}};
+  const AdamWOptions options;
+  adamw_step(cpu, options, 1e-3, 0.37, 7, {3, 1000});
+  adamw_step(gpu, options, 1e-3, 0.37, 7, {3, 1000});
+  for (const auto buffer : {&AdamWBuffers::param, &AdamWBuffers::exp_avg, &AdamWBuffers::exp_avg_sq}) {
+    const at::Tensor same = (gpu.*buffer).cpu().eq(cpu.*buffer);
+    CHECK(same.to(at::kDouble).mean().item<double>() > 0.999);
+    CHECK(at::allclose(wide(gpu.*buffer), wide(cpu.*buffer), 0x1p-7, 0));
+  }
+}
+
 TEST(rows_of_one_index_are_added_in_the_same_order_in_every_run) {
   at::manual_seed(11);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
