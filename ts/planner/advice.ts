@@ -45,6 +45,7 @@ export async function advise(spec: PlanSpec, plan: Plan, engines: EngineMemory):
     ...checkpointing(spec),
     ...(await capacities(spec, engines)),
     ...halfPrecision(spec),
+    ...narrowMasters(spec),
     ...sharding(spec),
     ...placements(spec),
     ...noReference(spec),
@@ -121,6 +122,23 @@ function halfPrecision(spec: PlanSpec): Change[] {
   return distinct(wide).map((key) => ({
     text: `${key}=bfloat16`,
     spec: withRoles(spec, (role) => (role.keys.dtype === key ? { ...role, dtype: 'bfloat16' } : role)),
+  }));
+}
+
+/** Masters and moments in bfloat16, of what FSDP trains; of adapters there is little to save. */
+const canNarrow = (role: RoleSpec): boolean =>
+  role.update !== null && role.lora === undefined && !isMegatron(role) && role.masterDtype === 'float32';
+
+const narrowed = (role: RoleSpec): RoleSpec =>
+  canNarrow(role) ? { ...role, dtype: 'bfloat16', masterDtype: 'bfloat16' } : role;
+
+function narrowMasters(spec: PlanSpec): Change[] {
+  return spec.roles.filter(canNarrow).map(({ name, keys }) => ({
+    text: `${keys.sharding}.model_dtype=bfloat16`,
+    spec: withRoles(spec, (role) => {
+      if (role.name === name) return narrowed(role);
+      return role.keys.dtype === keys.dtype ? { ...role, dtype: 'bfloat16' } : role;
+    }),
   }));
 }
 
@@ -250,7 +268,7 @@ async function enoughGpus(spec: PlanSpec, engines: EngineMemory): Promise<number
 async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> {
   const roles = spec.roles.map(
     (role): RoleSpec => ({
-      ...role,
+      ...narrowed(role),
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
       strategy: 'full_shard',
