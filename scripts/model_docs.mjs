@@ -22,6 +22,7 @@ const EXAMPLES = {
   smollm3: 'SmolLM3',
   granite: 'Granite 3.0, 3.1, 3.2, 3.3: 2B, 8B',
   granitemoe: 'Granite 3.0, 3.1: 1B-A400M, 3B-A800M; PowerMoE-3B',
+  glm4: 'GLM-4-0414 9B, 32B; GLM-Z1',
   olmo2: 'OLMo 2: 1B, 7B, 13B, 32B, and what was trained from them',
   olmo3: 'OLMo 3: 7B, 32B; Base, Think, Instruct, RL-Zero',
   phi3: 'Phi-3, Phi-3.5, Phi-4, Phi-4-mini',

@@ -80,6 +80,7 @@ ModelConfig read_model(const Field& dto) {
   model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();
+  model.rope_pairs = dto["ropePairs"].boolean();
   model.second_rope_layers = dto["secondRopeLayers"].booleans();
   model.second_rope_inv_freq = read_float64s(dto["secondRopeInvFreq"]);
   model.second_rope_attention_factor = dto["secondRopeAttentionFactor"].number();

@@ -180,6 +180,12 @@ void validate(const ModelConfig& c) {
           "[model] expected a finite residual_scale, and 1 beside norms behind attention and MLP "
           "(post_norms), got ",
           c.residual_scale);
+  require(
+      !c.rope_pairs || (c.positions == PositionKind::kRope && c.second_rope_layers.empty() &&
+                        !(c.qk_norm || c.whole_qk_norm || c.latent || c.attention_gate)),
+      ErrorCode::kInvalidModel,
+      "[model] heads that turn in pairs side by side (rope_pairs) beside norms of queries and keys, latent "
+      "attention, gates of attention or a second set of rotary positions are not supported");
   if (c.latent) validate_latent(c);
   if (c.delta) validate_delta(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,

@@ -137,7 +137,8 @@ struct ModelConfig {
 
   PositionKind positions = PositionKind::kRope;
   std::vector<double> rope_inv_freq;  // [rotary_dim / 2]: the first so many of a head turn
-  double rope_attention_factor = 1;   // yarn: multiplies cos and sin
+  bool rope_pairs = false;  // glm4: numbers 2i and 2i + 1 of a head turn together; else i and R/2 + i
+  double rope_attention_factor = 1;  // yarn: multiplies cos and sin
   // Layers whose heads turn in another way: gemma 3's with a sliding window, smollm 3's that have no
   // positions (no frequencies).
   std::vector<bool> second_rope_layers;  // [num_layers]; empty = none

@@ -69,8 +69,19 @@ bool QkvProjection::packs() const {
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name) {
   if (config.latent) return std::make_unique<LatentProjection>(store, config, name);
+  const int64_t dim = config.head_dim, queries = config.q_size();
+  if (config.rope_pairs) {
+    const int64_t heads = config.num_heads + config.num_kv_heads, values = heads * dim;
+    const auto pairs = static_cast<int64_t>(config.rope_inv_freq.size()), turning = 2 * pairs;
+    return std::make_unique<RegroupedProjection>(
+        store, name + ".qkv",
+        std::vector<ColumnMove>{{0, heads, dim, pairs, 2, 0, dim},
+                                {1, heads, dim, pairs, 2, pairs, dim},
+                                {turning, heads, dim, dim - turning, 1, turning, dim},
+                                {values, 1, 0, config.kv_size(), 1, values, 0}});
+  }
   if (!config.attention_gate) return std::make_unique<MatrixProjection>(store, name + ".qkv");
-  const int64_t heads = config.num_heads, dim = config.head_dim, queries = config.q_size();
+  const int64_t heads = config.num_heads;
   return std::make_unique<RegroupedProjection>(
       store, name + ".qkv",
       std::vector<ColumnMove>{

@@ -56,7 +56,8 @@ class QkvProjection {
 };
 
 // That of a layer of attention under `name`, of a model with the heads of this rank: one matrix, one whose
-// heads have gates, which then come behind the values [n, (2Q+2K)*D], or latent attention.
+// heads have gates, which then come behind the values [n, (2Q+2K)*D], one whose heads turn in pairs side by
+// side (rope_pairs), which are laid apart, or latent attention.
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name);
 // That of a layer of the gated delta rule: q, k, v, z, b and a of all heads (model/gated_delta_net.h).

@@ -9,19 +9,28 @@ namespace troupe {
 
 RegroupedProjection::RegroupedProjection(const ParameterStore& store, const std::string& name,
                                          std::vector<ColumnMove> moves)
-    : matrix_(store, name), moves_(std::move(moves)) {}
+    : matrix_(store, name), moves_(std::move(moves)) {
+  int64_t end = 0;
+  for (ColumnMove& move : moves_) {
+    if (move.to < 0) {
+      move.to = end;
+      move.to_step = move.count;
+    }
+    end += move.size();
+  }
+}
 
 template <typename Body>
 void RegroupedProjection::for_each_move(const at::Tensor& outputs, const at::Tensor& given,
                                         Body&& body) const {
-  int64_t to = 0;
-  for (const ColumnMove& move : moves_) {
-    const at::Tensor there =
-        outputs.as_strided({outputs.size(0), move.times, move.count}, {outputs.stride(0), move.step, 1},
-                           outputs.storage_offset() + move.from);
-    body(there, given.narrow(1, to, move.size()).unflatten(1, {move.times, move.count}));
-    to += move.size();
-  }
+  const auto pieces = [](const at::Tensor& t, const ColumnMove& move, int64_t first, int64_t step,
+                         int64_t stride) {
+    return t.as_strided({t.size(0), move.times, move.count}, {t.stride(0), step, stride},
+                        t.storage_offset() + first);
+  };
+  for (const ColumnMove& move : moves_)
+    body(pieces(outputs, move, move.from, move.step, move.stride),
+         pieces(given, move, move.to, move.to_step, 1));
 }
 
 void RegroupedProjection::forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,

@@ -5,15 +5,17 @@
 
 namespace troupe {
 
-// Of the outputs of the matrix: `count` columns from `from` on, and again every `step` columns, `times`
-// times. They go side by side to where the moves before have ended.
+// Of the outputs of the matrix: `count` columns from `from` on, each `stride` behind the one before, and
+// again every `step` columns, `times` times. They go to `to`, and again every `to_step` columns; by default
+// side by side to where the moves before have ended.
 struct ColumnMove {
-  int64_t from = 0, times = 1, step = 0, count = 0;
+  int64_t from = 0, times = 1, step = 0, count = 0, stride = 1;
+  int64_t to = -1, to_step = 0;
   int64_t size() const { return times * count; }
 };
 
 // One matrix, whose outputs are moved: by head of a checkpoint a query and its gate, or all that a key head
-// of the gated delta rule has. The moves take every output once.
+// of the gated delta rule has, or numbers that turn together side by side. The moves take every output once.
 class RegroupedProjection final : public QkvProjection {
  public:
   // Weight and bias under `name`.

@@ -6,14 +6,14 @@ import { floats, integers, readSafetensors } from '../helpers/safetensors';
 
 // Gradients of the policy loss through latent attention, through sinks, biases and the clamped SwiGLU of
 // gpt-oss, through the gated delta rule and gates of attention, through OLMo's norms over all heads, through Granite's
-// factors, against transformers and autograd in float64: of -sum(A log p) / tokens, which is the loss where the policy is the one that has sampled.
+// factors and GLM-4's pairs of numbers that turn, against transformers and autograd in float64: of -sum(A log p) / tokens, which is the loss where the policy is the one that has sampled.
 const groups = new TestGroups();
 afterAll(() => groups.close());
 
 describe.each(
   [
     ...['deepseek_v3', 'moonlight', 'gpt_oss', 'qwen3_next', 'qwen3_5', 'qwen3_5_moe', 'olmo2', 'olmo3'],
-    ...['granite', 'granitemoe'],
+    ...['granite', 'granitemoe', 'glm4'],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
   ),

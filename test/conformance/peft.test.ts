@@ -26,6 +26,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['olmo3', 'actor', 'all-linear'],
   ['granite', 'actor', 'all-linear'],
   ['granitemoe', 'actor', 'all-linear'],
+  ['glm4', 'actor', 'all-linear'],
+  ['glm4', 'critic', 'all-linear'],
   ['llama_gqa', 'critic', 'all-linear'],
   ['gpt2', 'critic', ['c_attn']],
   ['gpt_oss', 'critic', 'all-linear'],

@@ -48,6 +48,7 @@ test.each([
   ['qwen3_headdim', { lora: { rank: 4, alpha: 8 } }],
   ['phi3', { lora: { rank: 4, alpha: 8 } }], // sites over q, k and v, and over gate and up
   ['granitemoe', {}],
+  ['glm4', { lora: { rank: 4, alpha: 8 } }],
   ['glm4_moe', { dtype: 'bfloat16', lora: { rank: 4, alpha: 8 } }],
 ] as [string, Partial<EngineOptions>][])('%s', async (family, options) => {
   const own = { ...smallEngine, ...options, model: path.join(CONFORMANCE, 'models', family, 'actor') };

@@ -117,6 +117,7 @@ test.each([
   ['olmo3', 2, 128],
   ['granite', 2, 128],
   ['granitemoe', 2, 128],
+  ['glm4', 2, 128],
   ['gpt2', 2, 130],
   ['qwen3_moe', 2, 120],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {

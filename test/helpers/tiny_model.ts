@@ -50,6 +50,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     positions: 'rope',
     ropeInvFreq: Float64Array.of(1, 0.01),
     ropeAttentionFactor: 1,
+    ropePairs: false,
     ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: false,

@@ -86,7 +86,7 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   bool other = false;
   for (const std::string variant :
        {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "olmo3", "qwen3_moe", "glm4_moe",
-        "deepseek_v3", "gpt_oss", "granite", "granitemoe"}) {
+        "deepseek_v3", "gpt_oss", "granite", "granitemoe", "glm4"}) {
     EngineOptions options = context(variant, 2);
     options.gradient_checkpointing = other = !other;
     options.max_tokens = other ? kAccumulating : kAtOnce;

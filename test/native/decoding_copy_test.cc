@@ -126,7 +126,7 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
   const double rounding = ops::packs(at::zeros({1, 1})) ? 2e-5 : 1e-4;
   for (const std::string variant :
        {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "olmo3", "granite", "granitemoe", "lora"}) {
+        "gpt_oss", "latent", "qwen3_5", "olmo3", "granite", "granitemoe", "glm4", "lora"}) {
     const EngineOptions options = options_for(variant);
     const auto engine = create_engine(options, nullptr);
     const std::vector<Answers> expected = generations(*engine, 0, 1, 1);

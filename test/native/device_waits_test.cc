@@ -185,8 +185,8 @@ void compare_shared_experts(const std::string& variant) {
 }  // namespace
 
 TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
-  for (const std::string variant :
-       {"qwen3", "qwen3_moe", "glm4_moe", "gpt_oss", "gpt2", "gemma2", "olmo3", "granite", "granitemoe"}) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe", "gpt_oss", "gpt2", "gemma2", "olmo3",
+                                    "granite", "granitemoe", "glm4"}) {
     const Update cpu = update(on(at::kCPU, variant, 2), kSmallMicroBatches);
     const Update device = update(on(fake_device(), variant, 2), kSmallMicroBatches);
     CHECK(device.counts.launches > 0 && cpu.counts.launches == 0);

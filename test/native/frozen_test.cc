@@ -238,8 +238,9 @@ std::string bytes_of(const std::string& path) {
 }  // namespace
 
 TEST(a_frozen_engine_has_the_bits_of_one_that_trains_in_a_third_of_the_bytes) {
-  for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe",
-                                    "deepseek_v3", "gpt_oss", "qwen3_5", "qwen3_next", "olmo3", "granite"}) {
+  for (const std::string variant :
+       {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen3_5",
+        "qwen3_next", "olmo3", "granite", "glm4"}) {
     for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
       const EngineOptions options = base_options(variant, head);
       const Weights weights(parameters_of(options), "weights");

@@ -36,10 +36,10 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",     "qwen2",     "qwen3",   "qwen3_moe",  "mixtral",
-                                         "qwen2_moe", "glm4_moe",  "gemma3",  "smollm3",    "deepseek_v3",
-                                         "latent",    "gpt_oss",   "qwen3_5", "qwen3_next", "olmo3",
-                                         "granite",   "granitemoe"};
+const std::vector<std::string> kFamilies{"llama",     "qwen2",      "qwen3",   "qwen3_moe",  "mixtral",
+                                         "qwen2_moe", "glm4_moe",   "gemma3",  "smollm3",    "deepseek_v3",
+                                         "latent",    "gpt_oss",    "qwen3_5", "qwen3_next", "olmo3",
+                                         "granite",   "granitemoe", "glm4"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
@@ -113,6 +113,7 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("smollm3", HeadKind::kLm, layout);
   compare_layout("olmo3", HeadKind::kLm, layout);
   compare_layout("granite", HeadKind::kLm, layout);
+  compare_layout("glm4", HeadKind::kLm, layout);
   compare_layout("deepseek_v3", HeadKind::kLm, layout);
   compare_layout("latent", HeadKind::kValue, layout);
   compare_layout("gpt_oss", HeadKind::kLm, layout);

@@ -80,7 +80,7 @@ inline EngineOptions long_options(const std::string& variant, HeadKind head) {
   give_heads(model, 6, 2);
   if (!model.latent) model.head_dim = 4;
   for (std::vector<double>* turns : {&model.rope_inv_freq, &model.second_rope_inv_freq})
-    if (!turns->empty()) turns->resize(2);
+    if (!turns->empty()) turns->resize(model.rope_pairs ? 1 : 2);  // of glm4 a half turns
   if (variant == "qwen3") {
     model.qk_norm = true;
     model.sliding_windows = {0, 30};

@@ -16,9 +16,9 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",      "qwen3",       "gpt2",    "gemma2",    "qwen3_moe",
-                                            "glm4_moe",   "deepseek_v3", "gpt_oss", "latent",    "qwen3_5",
-                                            "qwen3_next", "olmo3",       "granite", "granitemoe"};
+const std::vector<std::string> kVariants = {"qwen2",      "qwen3",       "gpt2",    "gemma2",     "qwen3_moe",
+                                            "glm4_moe",   "deepseek_v3", "gpt_oss", "latent",     "qwen3_5",
+                                            "qwen3_next", "olmo3",       "granite", "granitemoe", "glm4"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {

@@ -119,6 +119,8 @@ const std::vector<Setup> kSetups{
     {.variant = "granite", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "granitemoe"},
     {.variant = "granitemoe", .ranks = 2, .ep = 2},
+    {.variant = "glm4"},
+    {.variant = "glm4", .ranks = 2, .checkpointing = true, .tp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true},
     {.variant = "qwen3", .ranks = 2, .lora = true},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true},

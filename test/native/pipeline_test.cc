@@ -96,7 +96,7 @@ const std::vector<int64_t> kOnOne(kSequences, 0);
 
 TEST(ten_updates_equal_one_process_on_every_family) {
   for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe", "gpt2", "gemma2", "gemma3",
-                                    "olmo3", "granite", "granitemoe"}) {
+                                    "olmo3", "granite", "granitemoe", "glm4"}) {
     compare(deep(variant, HeadKind::kLm, 4), {.pp = 2}, kOnOne, 10);
   }
 }

@@ -69,7 +69,8 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
     drawn.push_back(windows && draw.coin() ? draw.between(2, 30) : 0);
   give_windows(model, drawn);
   model.rope_inv_freq.clear();
-  const int64_t turning = sigmoid ? 2 * draw.between(1, model.head_dim / 2) : model.head_dim;
+  const int64_t turning =
+      sigmoid || model.rope_pairs ? 2 * draw.between(1, model.head_dim / 2) : model.head_dim;
   for (int64_t i = 0; i < turning; i += 2)
     model.rope_inv_freq.push_back(
         std::pow(100.0, -static_cast<double>(i) / static_cast<double>(model.head_dim)));
@@ -82,7 +83,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
       model.second_rope_layers.push_back(draw.coin());
   }
   model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
-  model.qkv_bias = family == "qwen2" || family == "qwen2_moe" || sinks;
+  model.qkv_bias = family == "qwen2" || family == "qwen2_moe" || family == "glm4" || sinks;
   if (latent) {
     give_latent(model, {draw.coin() ? draw.between(1, 20) : 0, draw.between(1, 20), draw.between(1, 7),
                         2 * draw.between(1, 4), draw.between(1, 11), draw.coin()});

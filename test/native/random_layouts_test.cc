@@ -72,7 +72,7 @@ TEST(random_layouts_of_random_models_have_the_numbers_of_one_process) {
   for (uint64_t number = first; number < first + draws; ++number) {
     for (const char* family :
          {"llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "qwen2_moe", "glm4_moe", "gemma3", "smollm3",
-          "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe"}) {
+          "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4"}) {
       const RandomLayout drawn = random_layout(number, family);
       if (drawn.ranks() == 1) continue;
       ++cases;

@@ -134,7 +134,7 @@ class FailingDecoder : public test::ToyDecoder {
 TEST(the_same_tokens_whatever_else_runs) {
   for (const char* variant :
        {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3", "granite", "granitemoe"}) {
+        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3", "granite", "granitemoe", "glm4"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);
@@ -170,7 +170,7 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
     return;
   }
   for (const char* variant :
-       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3", "granite"}) {
+       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3", "granite", "glm4"}) {
     SmallModel model(long_model(variant));
     std::vector<RolloutRequest> requests;
     for (uint64_t i = 0; i < 12; ++i)

@@ -59,7 +59,8 @@ inline void give_sigmoid_experts(ModelConfig& c) {
 // attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads),
 // olmo3 (norms over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3),
 // granite (what a layer adds to a row is scaled, and so are embeddings; logits are divided), granitemoe (the
-// same with experts).
+// same with experts), glm4 (heads of which a half turns in pairs side by side, biases, norms before and
+// behind attention and MLP).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -138,6 +139,9 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     } else {
       c.qkv_bias = c.output_bias = c.mlp_bias = c.tied_embeddings = true;
     }
+  } else if (variant == "glm4") {
+    c.post_norms = c.qkv_bias = c.rope_pairs = true;
+    c.rope_inv_freq = {1, 0.1};
   } else if (variant == "smollm3") {
     c.second_rope_layers = {false, true};
   }

@@ -113,7 +113,7 @@ void check_moves(const EngineOptions& from, int64_t from_size, const EngineOptio
 }  // namespace
 
 TEST(a_checkpoint_moves_between_layouts) {
-  for (const std::string variant : {"qwen3_moe", "gpt2", "olmo3"}) {
+  for (const std::string variant : {"qwen3_moe", "gpt2", "olmo3", "glm4"}) {
     const EngineOptions tp2 = tensor_options(variant, HeadKind::kLm, 2, true);
     const EngineOptions tp4 = tensor_options(variant, HeadKind::kLm, 4, false);
     EngineOptions fsdp = alone(tp2);

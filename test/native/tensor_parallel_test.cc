@@ -41,7 +41,7 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   task.policy.entropy_coeff = 0.01;
   for (const std::string variant :
        {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3", "granite", "granitemoe"}) {
+        "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3", "granite", "granitemoe", "glm4"}) {
     compare_layouts(variant, HeadKind::kLm, 1, task);
   }
 }
@@ -51,7 +51,7 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 }
 
 TEST(rows_have_the_same_bits_with_and_without_sequence_parallelism) {
-  for (const std::string variant : {"gemma2", "qwen3_moe", "olmo3", "granite"}) {
+  for (const std::string variant : {"gemma2", "qwen3_moe", "olmo3", "granite", "glm4"}) {
     std::vector<at::Tensor> log_probs;
     for (const bool sequence_parallel : {false, true}) {
       const EngineOptions options = tensor_options(variant, HeadKind::kLm, 2, sequence_parallel);
@@ -71,7 +71,7 @@ TEST(the_first_forward_of_an_update_has_the_bits_of_compute_log_prob) {
 }
 
 TEST(one_key_head_for_all_ranks) {
-  for (const char* variant : {"qwen3", "olmo3", "granite"}) {
+  for (const char* variant : {"qwen3", "olmo3", "granite", "glm4"}) {
     EngineOptions options = tensor_options(variant, HeadKind::kLm, 4, true);
     options.model.num_kv_heads = 1;
     options.model.qkv_bias = true;

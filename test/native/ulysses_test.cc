@@ -135,7 +135,7 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 
 TEST(every_kind_of_model) {
   for (const std::string variant :
-       {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe"}) {
+       {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4"}) {
     EngineOptions options = long_options(variant, HeadKind::kLm);
     options.ulysses = 2;
     Task task;

@@ -15,6 +15,7 @@ import {
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
+import { glm4 } from './hf_glm4';
 import { gptOss } from './hf_gpt_oss';
 import { granite, graniteMoe } from './hf_granite';
 import { deepseekV3 } from './hf_latent';
@@ -146,6 +147,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return granite(parsed as FamilyConfig<'granite'>, raw, where);
     case 'granitemoe':
       return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
+    case 'glm4':
+      return glm4(parsed as FamilyConfig<'glm4'>, raw, where);
     case 'olmo2':
       return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
     case 'olmo3':
@@ -333,6 +336,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     positions: 'learned',
     ropeInvFreq: new Float64Array(0),
     ropeAttentionFactor: 1,
+    ropePairs: false,
     ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,

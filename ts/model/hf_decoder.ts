@@ -71,6 +71,7 @@ export function rmsDecoder(
     positions: 'rope',
     ropeInvFreq: rope.invFreq,
     ropeAttentionFactor: rope.attentionFactor,
+    ropePairs: false,
     ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,

@@ -147,6 +147,18 @@ export const schemas = {
     use_bidirectional_attention: bool(false),
   }),
   granite,
+  glm4: z.object({
+    ...decoder,
+    vocab_size: int(151552, 'vocabulary'),
+    intermediate_size: int(13696, 'width'),
+    num_hidden_layers: int(40, 'layers'),
+    num_key_value_heads: int(2, 'heads'),
+    head_dim: int(128, 'headDim'),
+    max_position_embeddings: int(131072, 'positions'),
+    rms_norm_eps: real(1.5625e-7),
+    attention_bias: bool(true),
+    eos_token_id: tokenIds.transform((v) => v ?? [151329, 151336, 151338]),
+  }),
   olmo2,
   olmo3: olmo2.extend({ sliding_window: slidingWindow(4096), layer_types: layerTypes }),
   phi3: z.object({

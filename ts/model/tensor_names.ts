@@ -78,6 +78,8 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: Ex
 
 /** The norm behind attention, that before the MLP, and that behind it. */
 function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
+  if (c.family === 'glm4')
+    return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
   // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
   return [
     'post_attention_layernorm',
@@ -173,7 +175,7 @@ function deltaMapping(
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const slices = (leaf: string): FusedRows[] =>
-    c.family === 'phi3'
+    c.family === 'phi3' || c.family === 'glm4'
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [
           { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
@@ -236,6 +238,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   smollm3: 'SmolLM3',
   granite: 'Granite',
   granitemoe: 'GraniteMoe',
+  glm4: 'Glm4',
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
   phi3: 'Phi3',

@@ -128,6 +128,8 @@ export interface NativeModelConfig {
   positions: 'rope' | 'learned';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;
+  /** Numbers 2i and 2i + 1 of a head turn together; else i and R/2 + i of the R that turn. */
+  ropePairs: boolean;
   /** Per layer, or empty: those that turn by the second set; without frequencies they do not turn. */
   secondRopeLayers: boolean[];
   secondRopeInvFreq: Float64Array;

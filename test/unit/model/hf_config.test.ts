@@ -361,6 +361,7 @@ test.each<[string, object, number]>([
   ['smollm3', {}, 36],
   ['granite', {}, 32],
   ['granitemoe', {}, 32],
+  ['glm4', {}, 40],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['seed_oss', {}, 64],

@@ -35,6 +35,7 @@ test.each(['granite', 'granitemoe'])(
       qkvBias: false,
       outputBias: false,
       mlpBias: false,
+      ropePairs: false,
     });
     expect(resolve(model, 'value')).toMatchObject({ residualScale: 0.22, logitsScaling: 1 });
     expect(resolve({ ...small, model_type })).toMatchObject({
