@@ -6,7 +6,7 @@ import { planSft } from '../../ts/planner/from_config';
 import { checkSftModel } from '../../ts/roles/check_models';
 import { engineOptions, trainedOptions } from '../../ts/roles/role_options';
 import { sftSettings } from '../../ts/roles/role_settings';
-import { checkRouterLosses } from '../../ts/roles/router_losses';
+import { checkRouterKeys } from '../../ts/roles/router_keys';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { FakeGroup } from './actor/fake_group';
 
@@ -98,7 +98,7 @@ test('what both strategies have is one key', () => {
   });
   const coefficient = `${ENDS}.moe_z_loss_coeff=0.001`;
   expect(sft(MEGATRON, coefficient).model.router_z_loss_coef).toBe(0.001);
-  expect(() => checkRouterLosses(sft(MEGATRON, coefficient))).toThrow(
+  expect(() => checkRouterKeys(sft(MEGATRON, coefficient))).toThrow(
     /^model\.router_z_loss_coef: the model in .* has no experts: expected 0, got 0\.001/,
   );
   expect(sft('model.strategy=megatron').engine.strategy).toBe('megatron');

@@ -18,7 +18,7 @@ import { getPath, isSftTree, leafPaths, type Tree } from '../config/reading/tree
 import { ConfigError } from '../errors';
 import { absentModels, checkModels, checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
-import { checkRouterLosses } from '../roles/router_losses';
+import { checkRouterKeys } from '../roles/router_keys';
 import { checkClassFile } from '../trainer/class_rows';
 
 const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
@@ -58,7 +58,7 @@ async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promis
       : NO_OTHER_ROLES;
   const absent = absentModels(config, roles);
   const decided = await decideImages(config);
-  checkRouterLosses(decided);
+  checkRouterKeys(decided);
   if ('actor_rollout_ref' in decided) checkModels(decided, roles, absent);
   else if (absent.length === 0) checkSftModel(decided);
   return absent;

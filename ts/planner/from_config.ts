@@ -15,6 +15,7 @@ import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
 import { checkImages } from '../roles/check_images';
+import { checkTeacherSizes } from '../roles/check_teachers';
 import { decideImages } from '../roles/images_of_data';
 import {
   actorSettings,
@@ -24,6 +25,7 @@ import {
   referenceSettings,
   sftSettings,
 } from '../roles/role_settings';
+import { checkRouterKeys } from '../roles/router_keys';
 import { teacherTokens } from '../roles/settings';
 import { teacherSettings } from '../roles/teacher_settings';
 import { askedRanks } from './asked_ranks';
@@ -78,12 +80,15 @@ export async function configuredPlan(
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
     const config = await decideImages(resolveSftConfig(source, asked), note);
+    checkRouterKeys(config);
     const pool = planSft(config, { device, worldSize: ranks.policy, memory });
     notes.push(...imageNotes([pool]));
     return { program: 'sft', notes, pools: [pool], controller: null };
   }
   const config = await decideImages(resolveConfig(source, asked), note);
   checkImages(config, { critic: needsCritic(config), rewardModel: needsRewardModel(config) });
+  checkRouterKeys(config);
+  checkTeacherSizes(config);
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
   notes.push(...imageNotes(pools));

@@ -9,6 +9,7 @@ import { checkLayout } from '../engine/check_layout';
 import { resolveParallel } from '../engine/parallel_options';
 import { checkDecoding } from './check_decoding';
 import { checkImages } from './check_images';
+import { checkTeacherSizes } from './check_teachers';
 import { parallelOptions } from './fsdp_options';
 import { roleAdapters } from './role_adapters';
 import {
@@ -39,6 +40,7 @@ export function checkModels(config: ResolvedConfig, roles: RunRoles, absent: rea
   const actor = actorSettings(config);
   if ([actor, ...teacherSettings(config)].every(isThere)) checkImages(config, roles);
   for (const { role, workers } of modelRoles(config, roles)) if (isThere(role)) checkRole(role, workers);
+  checkTeacherSizes(config, absent);
   if (decodingRanks(config) > 1 && isThere(actor))
     checkDecoding(config, readModelShape(actor.model, actor.head, actor.keys.model, actor).config);
 }

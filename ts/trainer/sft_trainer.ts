@@ -20,7 +20,7 @@ import { checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
-import { checkRouterLosses } from '../roles/router_losses';
+import { checkRouterKeys } from '../roles/router_keys';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import { writableDirectory } from '../run/run_directory';
 import { chosenDevice } from './device';
@@ -92,7 +92,7 @@ export class SftTrainer {
     const say = (line: string): void => this.options.log?.(line);
     // Of data of a program's own there are no files to look at.
     const config = this.options.data ? this.config : await decideImages(this.config, say);
-    checkRouterLosses(config);
+    checkRouterKeys(config);
     return await Session.during(config, config.trainer.max_ckpt_to_keep, say, (session) =>
       this.fitIn(session, config),
     );

@@ -8,7 +8,7 @@ import type { WorkerGroup } from '../controller/worker_group';
 import { compareTokenizers, otherId } from '../data/same_tokenizer';
 import { runsOf } from '../engine/batch_part';
 import { ConfigError } from '../errors';
-import type { NativeModelConfig } from '../native/bridge';
+import { checkTeacherSizes } from '../roles/check_teachers';
 import { engineOptions } from '../roles/role_options';
 import { teacherTokens } from '../roles/settings';
 import { teacherSettings } from '../roles/teacher_settings';
@@ -24,30 +24,8 @@ export function checkTeachers(config: ResolvedConfig): void {
     const path = keys.model_path as string;
     const { config: teacher } = readModelShape(path, 'lm', key);
     checkVocabulary(config, key, path, teacher.vocabSize);
-    checkSize(config, key, path, teacher);
   }
-}
-
-/** Sequences that it has no positions for, and tokens that it does not know, would fail in a step. */
-function checkSize(
-  config: ResolvedConfig,
-  key: string,
-  path: string,
-  { vocabSize, maxPositions }: NativeModelConfig,
-): void {
-  const { max_prompt_length: prompt, max_response_length: response } = config.data;
-  if (prompt + response > maxPositions)
-    throw new ConfigError(
-      `${key}: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ${prompt + response} tokens are more than ` +
-        `the ${maxPositions} positions of the teacher in ${path}`,
-      key,
-    );
-  const topK = teacherTokens(config);
-  if (topK > vocabSize)
-    throw new ConfigError(
-      `distillation.distillation_loss.topk: expected at most ${vocabSize}, the vocabulary of the teacher in ${path}, got ${topK}`,
-      'distillation.distillation_loss.topk',
-    );
+  checkTeacherSizes(config);
 }
 
 /** @throws ConfigError when there are several teachers, and none of them for one of the sources */

@@ -13,7 +13,7 @@ import { planFile } from '../planner/plan_file';
 import { spreadRows, tokenRecords } from '../records/token_log';
 import type { BatchRewardFunction, RewardFunction, RewardManager } from '../reward/contract/types';
 import { decideImages } from '../roles/images_of_data';
-import { checkRouterLosses } from '../roles/router_losses';
+import { checkRouterKeys } from '../roles/router_keys';
 import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
@@ -120,7 +120,7 @@ export class Trainer {
     const say = (line: string): void => this.log(line);
     // Of data of a program's own there are no files to look at.
     const config = this.options.data ? this.config : await decideImages(this.config, say);
-    checkRouterLosses(config);
+    checkRouterKeys(config);
     return await Session.during(config, config.trainer.max_actor_ckpt_to_keep, say, (session) =>
       this.fitIn(session, config),
     );

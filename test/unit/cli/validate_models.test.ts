@@ -107,6 +107,39 @@ test('a loss of routers is found where the model has none', async () => {
   ).rejects.toThrow(/actor\.router_z_loss_coef: the model in .* has no experts: expected 0, got 0\.001/);
 });
 
+const TEACHER = 'distillation.teacher_models.teacher_model.model_path';
+test.each([
+  [
+    ['actor_rollout_ref.actor.router_replay.mode=R2'],
+    /^actor_rollout_ref\.actor\.router_replay\.mode: the model in .* has no experts: expected disabled, got R2/,
+  ],
+  [
+    [
+      'distillation.enabled=true',
+      `${TEACHER}=${MODEL}`,
+      'distillation.distillation_loss.loss_mode=forward_kl_topk',
+      'distillation.distillation_loss.topk=1000',
+      'data.max_prompt_length=64',
+      'data.max_response_length=64',
+    ],
+    /^distillation\.distillation_loss\.topk: expected at most \d+, the vocabulary of the teacher in .*, got 1000/,
+  ],
+  [
+    ['distillation.enabled=true', `${TEACHER}=${MODEL}`, 'data.max_response_length=100000'],
+    /model_path: data\.max_prompt_length 512 \+ .* are more than the \d+ positions of the teacher/,
+  ],
+])('what the models have not is neither validated nor planned: %j', async (keys, message) => {
+  const overrides = [
+    `${POLICY}=${MODEL}`,
+    GRPO,
+    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu=200000',
+    ...keys,
+  ];
+  await expect(printed(overrides)).rejects.toThrow(message);
+  const request = { file: writeConfig(), overrides, gpus: null, memory: null };
+  await expect(configuredPlan(request, undefined as never)).rejects.toThrow(message);
+});
+
 test('beside a model that is not there the others are looked at', async () => {
   const layout = ['trainer.n_gpus_per_node=3', 'data.train_batch_size=48'];
   await expect(
