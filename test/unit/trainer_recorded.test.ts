@@ -1,8 +1,9 @@
 // Steps whose responses are kept for runs after this one (skip.rollout), over fakes.
-import { readdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join, relative, resolve } from 'node:path';
 import { rareReward, runConfig, runDirectory, steps, trainer } from './fake_run';
 
+const MODEL = resolve(__dirname, '../fixtures/conformance/models/qwen2_tied/actor');
 const RUN = ['trainer.total_training_steps=3', 'trainer.val_before_train=false', 'trainer.test_freq=-1'];
 
 const kept = (directory: string, which: string): string[] => [
@@ -64,6 +65,14 @@ test.each([
   expect(second.calls.length).toBeGreaterThan(0);
   expect(second.calls.length).toBeLessThan(first.calls.length);
   if (perStep !== null) expect(second.calls).toHaveLength(perStep);
+});
+
+test('a file names its model so that runs of other directories see whether it is theirs', async () => {
+  const directory = runDirectory();
+  const far = relative(process.cwd(), MODEL);
+  await run({ overrides: [...kept(directory, '[1]'), `actor_rollout_ref.model.path=${far}`] });
+  const [head] = readFileSync(join(directory, 'p', 'e', '1.jsonl'), 'utf8').split('\n');
+  expect(JSON.parse(head as string)).toMatchObject({ model: MODEL });
 });
 
 test('how much of a step was recalled is logged', async () => {

@@ -30,7 +30,8 @@ export class RolloutRecordings {
   async of(step: number, engine: RolloutEngine): Promise<StepRollout | null> {
     if (!this.steps.has(step)) return null;
     const { path } = this.config.actor_rollout_ref.model;
-    const recording = await StepRecording.open(join(this.directory, `${step}.jsonl`), path);
+    // Runs of other directories may call another model the same.
+    const recording = await StepRecording.open(join(this.directory, `${step}.jsonl`), resolve(path));
     const recorded = new RecordedRollout(engine, recording);
     return {
       engine: recorded,
