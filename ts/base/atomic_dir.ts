@@ -66,16 +66,14 @@ export function writeSmallFile(file: string, content: string | Uint8Array): void
   }
 }
 
-/** Errors of the file system in our own terms: a full disk is NO_SPACE, all else IO. */
-export function asTroupeError(e: unknown, what: string): TroupeError {
+/** Errors of the file system in our own terms: a full disk is NO_SPACE, all else IO. `left`: what became of what was written. */
+export function asTroupeError(e: unknown, what: string, left = 'nothing was left behind'): TroupeError {
   if (e instanceof TroupeError) return e;
   const { code, message } = e as NodeJS.ErrnoException;
   if (code === 'ENOSPC' || code === 'EDQUOT') {
-    return new TroupeError(
-      'NO_SPACE',
-      `cannot ${what}: the disk is full (${message}); nothing was left behind`,
-      { cause: e },
-    );
+    return new TroupeError('NO_SPACE', `cannot ${what}: the disk is full (${message}); ${left}`, {
+      cause: e,
+    });
   }
   const hint =
     code === 'EACCES' || code === 'EPERM' || code === 'EROFS'

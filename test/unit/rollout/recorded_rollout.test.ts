@@ -8,6 +8,7 @@ import {
   readFileSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -252,6 +253,16 @@ describe('a file', () => {
     writeFileSync(file, '{"notes": [1, 2]}');
     await expect(recorded()).rejects.toThrow(`${file}: line 1: expected the model of the responses`);
     expect(readFileSync(file, 'utf8')).toBe('{"notes": [1, 2]}');
+  });
+
+  test('on a full disk keeps what it has', async () => {
+    const { rollout } = await recorded();
+    mkdirSync(dirname(file), { recursive: true });
+    symlinkSync('/dev/full', file);
+    await expect(rollout.submit(request()).result).rejects.toMatchObject({
+      code: 'NO_SPACE',
+      message: expect.stringMatching(/the disk is full \(ENOSPC.*\); the responses that it has stay$/),
+    });
   });
 
   test('that cannot be written fails the request, and those behind it: half a line may be there', async () => {

@@ -94,7 +94,7 @@ export class StepRecording {
       this.fd ??= this.begin();
       append(this.fd, line);
     } catch (error) {
-      this.broken = asTroupeError(error, `write ${this.file}`);
+      this.broken = asTroupeError(error, `write ${this.file}`, 'the responses that it has stay');
       throw this.broken;
     }
   }
