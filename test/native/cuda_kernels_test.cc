@@ -249,7 +249,8 @@ TEST(adamw_rounds_bfloat16_as_the_cpu_does) {
   const int64_t count = 300007;
   const auto narrow = [&](double scale) { return at::rand({count}).mul(scale).to(at::kBFloat16); };
   const AdamWBuffers cpu{narrow(1), at::randn({count}), narrow(1e-2), narrow(1e-3), {}};
-  const AdamWBuffers gpu{on_gpu(cpu.param), on_gpu(cpu.grad), on_gpu(cpu.exp_avg), on_gpu(cpu.exp_avg_sq), {}};
+  const AdamWBuffers gpu{
+      on_gpu(cpu.param), on_gpu(cpu.grad), on_gpu(cpu.exp_avg), on_gpu(cpu.exp_avg_sq), {}};
   const AdamWOptions options;
   adamw_step(cpu, options, 1e-3, 0.37, 7, {3, 1000});
   adamw_step(gpu, options, 1e-3, 0.37, 7, {3, 1000});
