@@ -331,6 +331,13 @@ test('the keys of Megatron are those of the strategy megatron', () => {
   });
 });
 
+test('a note says that no step is kept where none is named', () => {
+  const notes = (...keys: string[]) => configNotes(ppo(...keys)).map(({ path }) => path);
+  expect(notes('skip.rollout.enable=true')).toContain('skip.rollout.enable');
+  expect(notes('skip.rollout.enable=true', 'skip.rollout.steps=[1]')).not.toContain('skip.rollout.enable');
+  expect(notes('skip.rollout.steps=[]')).not.toContain('skip.rollout.enable');
+});
+
 test('ranks decode together under FSDP; under Megatron, and where servers generate, a note says why the key does not count', () => {
   const key = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
   const decoding = (...keys: string[]) => {

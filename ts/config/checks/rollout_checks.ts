@@ -68,7 +68,13 @@ function isHeader(value: string): boolean {
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
   const decoding = decodingNote(config);
-  return [...(decoding === null ? [] : [decoding]), ...sourceNotes(config)];
+  return [...(decoding === null ? [] : [decoding]), ...sourceNotes(config), ...recordingNotes(config)];
+}
+
+function recordingNotes({ skip: { rollout } }: ResolvedConfig): ConfigNote[] {
+  if (!rollout.enable || rollout.steps.length > 0) return [];
+  const reason = 'skip.rollout.steps names no step: nothing is kept, and nothing taken';
+  return [{ path: 'skip.rollout.enable', reason }];
 }
 
 function sourceNotes(config: ResolvedConfig): ConfigNote[] {
