@@ -1,10 +1,10 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { Actor } from '../../ts/actor/actor';
+import type { Actor } from '../../ts/actor/actor';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import type { NativeStateBytes } from '../../ts/native/bridge';
-import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+import { raggedBatch, withActor } from '../helpers/sharded';
 
 // Weights and moments that are kept in bfloat16, from the option to the files.
 const batch = raggedBatch(8, 6);
@@ -17,15 +17,6 @@ beforeEach(() => {
 afterEach(() => {
   rmSync(dir, { recursive: true });
 });
-
-async function withActor<T>(o: Partial<EngineOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
-  const actor = await Actor.create({ ...smallEngine, model: SHARDED_MODEL, ...o });
-  try {
-    return await body(actor);
-  } finally {
-    await actor.close();
-  }
-}
 
 /** Log-probs after so many updates, each of two steps. */
 async function trained(actor: Actor, updates: number): Promise<Float32Array> {

@@ -1,14 +1,14 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { Actor } from '../../ts/actor/actor';
+import type { Actor } from '../../ts/actor/actor';
 import { Critic } from '../../ts/critic/critic';
 import type { UpdateMetrics } from '../../ts/engine/engine_metrics';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import type { OffloadOptions } from '../../ts/engine/offload_options';
 import type { NativeStateBytes } from '../../ts/native/bridge';
 import type { WeightBucket } from '../../ts/weights/weight_bucket';
-import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+import { raggedBatch, SHARDED_CRITIC, smallEngine, withActor } from '../helpers/sharded';
 
 // Real workers whose state lies on the host: the breadth is test/native/offload_test.cc's.
 const everything: OffloadOptions = { params: true, grads: true, optimizer: true };
@@ -22,15 +22,6 @@ beforeEach(() => {
 afterEach(() => {
   rmSync(dir, { recursive: true });
 });
-
-async function withActor<T>(o: Partial<EngineOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
-  const actor = await Actor.create({ ...smallEngine, model: SHARDED_MODEL, ...o });
-  try {
-    return await body(actor);
-  } finally {
-    await actor.close();
-  }
-}
 
 const update = (actor: Actor): Promise<UpdateMetrics> =>
   actor.updatePolicy(batch, { miniBatchSize: 4, loss: { useKlLoss: true } });

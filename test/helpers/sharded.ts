@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
 import type { UpdateMetrics } from '../../ts/engine/engine_metrics';
 import type { EngineOptions } from '../../ts/engine/engine_options';
@@ -15,6 +16,19 @@ export const smallEngine: Partial<EngineOptions> = {
   numThreads: 1,
   optim: { lr: 1e-4 },
 };
+
+/** A small actor for the time of `body`. */
+export async function withActor<T>(
+  o: Partial<EngineOptions>,
+  body: (actor: Actor) => Promise<T>,
+): Promise<T> {
+  const actor = await Actor.create({ ...smallEngine, model: SHARDED_MODEL, ...o });
+  try {
+    return await body(actor);
+  } finally {
+    await actor.close();
+  }
+}
 
 /** A small repeatable generator, so that a failure can be replayed. */
 function random(seed: number): () => number {
