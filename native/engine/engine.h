@@ -42,7 +42,7 @@ struct EngineOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16
   // Of what is trained, and of its moments: float32, or bfloat16 where that is computed in, rounded
-  // stochastically by every update. Adapters are float32.
+  // stochastically by every update. With adapters what is trained is float32.
   at::ScalarType master_dtype = at::kFloat;
   int64_t max_tokens = 0;  // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;

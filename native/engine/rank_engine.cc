@@ -111,7 +111,8 @@ ParameterStore make_store(const EngineOptions& options, at::Device device, const
                       dims.rank_on(Axis::kPp, rank)),
       device, options.dtype, options.optim.has_value(), options.seed,
       {dims.rank_on(Axis::kDpCp, rank) % count, count}, options.offload,
-      {dims.rank_on(Axis::kExpertDp, rank) % experts, experts}, options.master_dtype);
+      {dims.rank_on(Axis::kExpertDp, rank) % experts, experts},
+      options.lora ? at::kFloat : options.master_dtype);
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {

@@ -65,8 +65,7 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype, a
     ParameterGroup& group = groups_[g];
     const bool trained = training_ && group.trainable && !group.buffer;
     group.whole_size = whole;
-    const at::ScalarType master = group.adapts ? at::kFloat : master_dtype;
-    group.dtype = group.buffer ? at::kFloat : trained ? master : compute_dtype;
+    group.dtype = group.buffer ? at::kFloat : trained ? master_dtype : compute_dtype;
     if (!group.here) continue;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {

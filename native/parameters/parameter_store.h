@@ -73,7 +73,7 @@ class ParameterStore {
   // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
   // every buffer, what is held here; expert_slice: of those of groups that only some ranks have
   // (GroupSpec::expert_rank). offload: what is kept on the host. master_dtype: of what is trained, and of its
-  // moments; adapters' are float32.
+  // moments.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
                  uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {},
                  ShardSlice expert_slice = {}, at::ScalarType master_dtype = at::kFloat);

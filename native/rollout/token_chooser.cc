@@ -174,7 +174,7 @@ Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const Logits
     if (simulated(logits)) return;
     if (logits.is_cpu() || !ops::chooses_tokens(logits)) return choose_here(which, logits);
     if (kind.softcap > 0) logits.div_(kind.softcap).tanh_().mul_(kind.softcap);
-    if (kind.scaling != 1) logits.div_(kind.scaling);
+    if (kind.scaling != 1) logits.mul_(static_cast<float>(1 / kind.scaling));  // as the head does
     device.begin(which.front(), logits);
     on_device = true;
   });

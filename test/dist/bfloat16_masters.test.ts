@@ -2,9 +2,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { Actor } from '../../ts/actor/actor';
+import { Critic } from '../../ts/critic/critic';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import type { NativeStateBytes } from '../../ts/native/bridge';
-import { raggedBatch, withActor } from '../helpers/sharded';
+import { raggedBatch, SHARDED_CRITIC, smallEngine, withActor } from '../helpers/sharded';
 
 // Weights and moments that are kept in bfloat16, from the option to the files.
 const batch = raggedBatch(8, 6);
@@ -44,17 +45,18 @@ test('a run that is resumed has the bits of one that is not, on one worker and o
       await actor.saveCheckpoint(at);
       return trained(actor, 2);
     });
-    const resumed = await withActor({ ...narrow, worldSize }, async (actor) => {
+    const [found, resumed] = await withActor({ ...narrow, worldSize }, async (actor) => {
       await actor.loadCheckpoint(at);
-      return trained(actor, 2);
+      return [await trained(actor, 0), await trained(actor, 2)];
     });
     expect(resumed).toEqual(straight);
-    // Float32 masters would not come from there: what was saved has the bits of bfloat16.
-    const wide = await withActor({ dtype: 'bfloat16', optim: { lr: 1e-3 }, worldSize }, async (actor) => {
+    expect(resumed).not.toEqual(found);
+    // A run with float32 masters goes on from the same weights.
+    const wide = await withActor({ dtype: 'bfloat16', worldSize }, async (actor) => {
       await actor.loadCheckpoint(at);
-      return trained(actor, 2);
+      return trained(actor, 0);
     });
-    expect(wide).not.toEqual(straight);
+    expect(wide).toEqual(found);
   }
 });
 
@@ -80,13 +82,24 @@ test('state on the host between its uses changes no bit', async () => {
   expect(await withActor({ ...narrow, offload }, (actor) => trained(actor, 2))).toEqual(plain);
 });
 
-test('adapters are float32 all the same', async () => {
+test('with adapters what is trained is float32 all the same', async () => {
   const lora = { rank: 4, alpha: 8 };
-  const [wide, kept] = [
-    await withActor({ dtype: 'bfloat16', optim: { lr: 1e-3 }, lora }, (actor) => trained(actor, 2)),
-    await withActor({ ...narrow, lora }, (actor) => trained(actor, 2)),
-  ];
-  expect(kept).toEqual(wide);
+  const wide = { dtype: 'bfloat16', optim: { lr: 1e-3 }, lora } as const;
+  const actors = [wide, { ...narrow, lora }].map((o) => withActor(o, (actor) => trained(actor, 2)));
+  const [one, other] = await Promise.all(actors);
+  expect(other).toEqual(one);
+  // The value head of a critic, too.
+  const critics = [wide, { ...narrow, lora }].map(async (o) => {
+    const critic = await Critic.create({ ...smallEngine, model: SHARDED_CRITIC, ...o });
+    try {
+      await critic.updateCritic(batch);
+      return await critic.computeValues(batch);
+    } finally {
+      await critic.close();
+    }
+  });
+  const [values, others] = await Promise.all(critics);
+  expect(others).toEqual(values);
 });
 
 test('what is computed in float32, and ranks that share matrices, have float32 masters', async () => {

@@ -87,6 +87,7 @@ test('a knob does what it says', async () => {
     expect.arrayContaining([
       'actor_rollout_ref.model.enable_gradient_checkpointing',
       'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+      'actor_rollout_ref.actor.fsdp_config.model_dtype',
       'actor_rollout_ref.actor.fsdp_config.optimizer_offload',
       'actor_rollout_ref.actor.fsdp_config.grad_offload',
       'actor_rollout_ref.actor.fsdp_config.param_offload',

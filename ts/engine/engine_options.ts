@@ -65,7 +65,7 @@ export interface EngineOptions {
   dtype?: 'float32' | 'bfloat16';
   /**
    * Of the weights that are trained and of their moments, float32. bfloat16: computed with as they are, and rounded stochastically by every
-   * update (docs/numerics.md): 10 bytes a weight in place of 18; with `strategy` fsdp and `dtype` bfloat16. Adapters are float32 always.
+   * update (docs/numerics.md): 10 bytes a weight in place of 18; with `strategy` fsdp and `dtype` bfloat16. With `lora` all that is trained is float32.
    */
   masterDtype?: 'float32' | 'bfloat16';
   /**

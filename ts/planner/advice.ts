@@ -133,8 +133,8 @@ const narrowed = (role: RoleSpec): RoleSpec =>
   canNarrow(role) ? { ...role, dtype: 'bfloat16', masterDtype: 'bfloat16' } : role;
 
 function narrowMasters(spec: PlanSpec): Change[] {
-  return spec.roles.filter(canNarrow).map(({ name, keys }) => ({
-    text: `${keys.sharding}.model_dtype=bfloat16`,
+  return spec.roles.filter(canNarrow).map(({ name, keys, dtype }) => ({
+    text: `${keys.sharding}.model_dtype=bfloat16${dtype === 'float32' ? ` ${keys.dtype}=bfloat16` : ''}`,
     spec: withRoles(spec, (role) => {
       if (role.name === name) return narrowed(role);
       return role.keys.dtype === keys.dtype ? { ...role, dtype: 'bfloat16' } : role;

@@ -36,10 +36,11 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     [parameters, gradients, optimizer].map(formatBytes);
   const onHost = plan.roles.filter(({ host }) => totalOf(host) > 0);
   const states = plan.roles.map(({ role, count, ...state }, i) => {
-    const { dtype, strategy } = spec.roles[i] as PlanSpec['roles'][number];
+    const { dtype, masterDtype, strategy, update } = spec.roles[i] as RoleSpec;
+    const kept = update !== null && masterDtype === 'bfloat16' ? `${dtype}, masters too` : dtype;
     const sharding =
       spec.worldSize === 1 ? '-' : [strategy, ...layoutTexts(spec.roles[i] as RoleSpec)].join(', ');
-    return [role, formatCount(count), dtype, sharding, ...bytesOf(state)];
+    return [role, formatCount(count), kept, sharding, ...bytesOf(state)];
   });
   const withBatch = plan.phases.some(({ memory }) => memory.batch > 0);
   const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [

@@ -19,10 +19,12 @@ function asked(config: ResolvedConfig | ResolvedSftConfig): [key: string, value:
     return [['model.router_z_loss_coef', config.model.router_z_loss_coef, config.model.path]];
   const { actor, model } = config.actor_rollout_ref;
   const { critic } = config;
+  const replay =
+    actor.router_replay.mode === 'disabled' ? 'megatron.router_replay.mode' : 'router_replay.mode';
   return [
     ['actor_rollout_ref.actor.router_aux_loss_coef', actor.router_aux_loss_coef, model.path],
     ['actor_rollout_ref.actor.router_z_loss_coef', routerZLossCoef(actor), model.path],
-    ['actor_rollout_ref.actor.router_replay.mode', routerReplay(config), model.path],
+    [`actor_rollout_ref.actor.${replay}`, routerReplay(config), model.path],
     ['critic.router_z_loss_coef', needsCritic(config) ? routerZLossCoef(critic) : 0, critic.model.path],
   ];
 }

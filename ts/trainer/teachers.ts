@@ -8,7 +8,6 @@ import type { WorkerGroup } from '../controller/worker_group';
 import { compareTokenizers, otherId } from '../data/same_tokenizer';
 import { runsOf } from '../engine/batch_part';
 import { ConfigError } from '../errors';
-import { checkTeacherSizes } from '../roles/check_teachers';
 import { engineOptions } from '../roles/role_options';
 import { teacherTokens } from '../roles/settings';
 import { teacherSettings } from '../roles/teacher_settings';
@@ -17,7 +16,7 @@ type Teacher = Pick<Actor, 'computeLogProb'>;
 /** By the data_source of the prompts that they are for; a single one is for all. */
 export type Teachers = ReadonlyMap<string | null, Teacher>;
 
-/** Reads config.json and the tokenizers of all models. @throws ConfigError where token ids differ, or a teacher cannot take what it is to evaluate */
+/** Reads config.json and the tokenizers of all models. @throws ConfigError where token ids differ */
 export function checkTeachers(config: ResolvedConfig): void {
   for (const { section, keys } of teachersOf(config)) {
     const key = `${section}.model_path`;
@@ -25,7 +24,6 @@ export function checkTeachers(config: ResolvedConfig): void {
     const { config: teacher } = readModelShape(path, 'lm', key);
     checkVocabulary(config, key, path, teacher.vocabSize);
   }
-  checkTeacherSizes(config);
 }
 
 /** @throws ConfigError when there are several teachers, and none of them for one of the sources */

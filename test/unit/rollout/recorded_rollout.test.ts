@@ -165,7 +165,25 @@ describe('a file', () => {
     // It may have got no further than into the first line.
     writeFileSync(file, whole.slice(0, 9));
     await write();
-    expect(readFileSync(file, 'utf8')).toBe(whole);
+    expect(readFileSync(file, 'utf8')).toBe(`${whole.slice(0, 9)}\n${whole}`);
+    const last = await recorded();
+    await last.rollout.submit(request()).result;
+    expect(last.rollout.recalled).toBe(1);
+    last.done();
+  });
+
+  test('in which another run has ended in the middle of a line, since it was opened, goes on behind it', async () => {
+    await write();
+    const line = readFileSync(file, 'utf8').split('\n')[1] as string;
+    const { rollout, done } = await recorded();
+    await rollout.submit(request({ promptIds: [2] })).result;
+    appendFileSync(file, line.slice(0, 40));
+    await rollout.submit(request({ promptIds: [3] })).result;
+    done();
+    const again = await recorded();
+    for (const promptIds of [[2], [3]]) await again.rollout.submit(request({ promptIds })).result;
+    again.done();
+    expect(again.rollout.recalled).toBe(2);
   });
 
   test.each([

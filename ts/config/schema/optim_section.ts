@@ -4,7 +4,8 @@ import { betas, choice, type Fixed, field, fixed, ignored, int, moved, num } fro
 
 const OF_MUON = 'it belongs to the optimiser muon, which is not there';
 const OF_WSD = 'it belongs to the schedule WSD, which is not there';
-const FLOAT32 = 'gradients, moments and master weights are float32';
+const FLOAT32 =
+  'gradients are float32, master weights and moments too unless fsdp_config.model_dtype is bfloat16';
 
 /** What of Megatron's own options is what happens here anyway. */
 const UNCHANGED = {

@@ -30,7 +30,7 @@ export const MTP = sectionNeeds('multi-token prediction', {
   enable_rollout: [],
 });
 export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
-/** float32 masters and reductions, compute in the dtype of the role. */
+/** Reductions in float32, compute in the dtype of the role. */
 export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat16 with float32 reductions', {
   param_dtype: ['bf16', 'bfloat16'],
   reduce_dtype: ['fp32', 'float32'],
@@ -78,7 +78,7 @@ export const sharding = {
   param_offload: field(
     bool,
     false,
-    'Weights (of what is trained in bfloat16 the float32 masters, too) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
+    'Weights (of what is trained the masters, too) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
   ),
   optimizer_offload: field(bool, false, 'The same for both moments of AdamW.'),
   grad_offload: field(bool, false, 'The same for the gradients that the optimiser takes.'),
@@ -112,7 +112,7 @@ export const fsdpConfig = {
     dtype,
     'float32',
     'Dtype of the weights that are trained and of their moments. bfloat16: 10 bytes a weight in place of 18, rounded stochastically by ' +
-      'every update (docs/numerics.md); what is computed is bfloat16, too. Adapters are float32 always.',
+      'every update (docs/numerics.md); what is computed is bfloat16, too. With LoRA all that is trained is float32.',
   ),
   seed: ignored('trainer.seed seeds everything'),
   strategy: STRATEGY,

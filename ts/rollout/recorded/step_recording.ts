@@ -1,5 +1,5 @@
 // The responses of one step in a file: a line for each, which is whole once it ends.
-import { closeSync, createReadStream, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
+import { closeSync, createReadStream, fstatSync, openSync, readSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { z } from 'zod';
 import { asTroupeError } from '../../base/atomic_dir';
@@ -9,6 +9,7 @@ import { TroupeError } from '../../errors';
 import type { RolloutResult } from '../request';
 
 const VERSION = 1;
+const NEW_LINE = 10;
 
 const headSchema = z.object({ version: z.literal(VERSION), model: z.string() });
 
@@ -42,9 +43,8 @@ export class StepRecording {
   private readonly results = new Map<string, RolloutResult>();
   private readonly added = new Set<string>();
   private fd: number | null = null;
-  /** Bytes of the whole lines that the file had when it was read, and of what is behind them, without an end. */
-  private whole = 0;
-  private unended = 0;
+  /** Whether the file says whose responses it has. */
+  private headed = false;
   /** What became of a write that failed: half of its line may be there, and nothing may follow it. */
   private broken: TroupeError | null = null;
 
@@ -54,8 +54,8 @@ export class StepRecording {
   ) {}
 
   /**
-   * `model`: whose responses they are. A last line without an end is of a run that was killed, or of one that is at work: it is taken
-   * off the file by the first {@link add}, unless it has grown since. A file whose responses are only taken need not be writable.
+   * `model`: whose responses they are. A line that was begun is of a run that was killed, or of one that is at work: it is passed over,
+   * and what is added begins behind it. A file whose responses are only taken need not be writable.
    * @throws TroupeError IO when the file is no recording, or one of another model, or cannot be read
    */
   static async open(file: string, model: string): Promise<StepRecording> {
@@ -101,12 +101,10 @@ export class StepRecording {
 
   private begin(): number {
     makeDirectories(dirname(this.file));
-    const fd = openSync(this.file, 'a');
+    const fd = openSync(this.file, 'a+');
     try {
-      const { size } = fstatSync(fd);
-      if (this.unended > 0 && size === this.whole + this.unended) ftruncateSync(fd, this.whole);
       // Another run may have begun the file since it was looked for: then it has a head twice.
-      if (this.whole === 0) append(fd, { version: VERSION, model: this.model });
+      if (!this.headed) append(fd, { version: VERSION, model: this.model });
     } catch (error) {
       closeSync(fd);
       throw error;
@@ -119,13 +117,12 @@ export class StepRecording {
     try {
       for await (const { line, ended } of linesOf(this.file)) {
         number++;
-        if (ended) {
-          this.whole += line.length + 1;
-          this.take(this.json(line, number), number);
-        } else {
-          this.unended = line.length;
-          // What no run of ours can have begun is somebody else's file.
-          if (number === 1 && !isBegunHead(line.toString())) this.take(this.json(line, number), number);
+        const text = line.toString();
+        const value = parsedJson(text);
+        if (value !== undefined && ended) this.take(value, number);
+        else if (!isBegun(text)) {
+          if (value === undefined) throw this.unusable(number, `expected ${this.next()}, but it is not JSON`);
+          this.take(value, number);
         }
       }
     } catch (error) {
@@ -134,22 +131,22 @@ export class StepRecording {
   }
 
   private take(value: unknown, number: number): void {
-    if (number === 1 || headSchema.safeParse(value).success) {
-      const { model } = this.parsed(headSchema, value, number, 'the model of the responses');
-      if (model === this.model) return;
-      throw this.unusable(number, `expected responses of the model ${this.model}, but they are of ${model}`);
+    if (!this.headed || headSchema.safeParse(value).success) {
+      const { model } = this.parsed(headSchema, value, number, this.next());
+      if (model !== this.model)
+        throw this.unusable(
+          number,
+          `expected responses of the model ${this.model}, but they are of ${model}`,
+        );
+      this.headed = true;
+      return;
     }
-    const { key, ...result } = this.parsed(lineSchema, value, number, 'a response');
+    const { key, ...result } = this.parsed(lineSchema, value, number, this.next());
     this.results.set(key, { ...result, cachedTokens: 0 } as RolloutResult);
   }
 
-  private json(line: Buffer, number: number): unknown {
-    try {
-      return JSON.parse(line.toString());
-    } catch {
-      const what = number === 1 ? 'the model of the responses' : 'a response';
-      throw this.unusable(number, `expected ${what}, but it is not JSON`);
-    }
+  private next(): string {
+    return this.headed ? 'a response' : 'the model of the responses';
   }
 
   private parsed<T>(schema: z.ZodType<T>, value: unknown, number: number, what: string): T {
@@ -168,14 +165,31 @@ export class StepRecording {
   }
 }
 
-const isBegunHead = (text: string): boolean => {
-  const start = JSON.stringify({ version: VERSION, model: '' }).slice(0, -2);
-  return start.startsWith(text) || text.startsWith(start);
-};
+function parsedJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
 
+/** How lines of ours begin. */
+const BEGINNINGS = ['{"key":', JSON.stringify({ version: VERSION, model: '' }).slice(0, -2)];
+
+/** Whether it can be the beginning of one: what no run of ours has begun is somebody else's. */
+const isBegun = (text: string): boolean =>
+  BEGINNINGS.some((start) => start.startsWith(text) || text.startsWith(start));
+
+/** Behind a line that another run has begun and not ended, on a line of its own. `fd`: open for reading and appending. */
 function append(fd: number, line: object): void {
-  const bytes = Buffer.from(`${JSON.stringify(line)}\n`);
+  const bytes = Buffer.from(`${endsLine(fd) ? '' : '\n'}${JSON.stringify(line)}\n`);
   for (let at = 0; at < bytes.length; ) at += writeSync(fd, bytes, at);
+}
+
+function endsLine(fd: number): boolean {
+  const { size } = fstatSync(fd);
+  const last = Buffer.alloc(1);
+  return size === 0 || readSync(fd, last, 0, 1, size - 1) === 0 || last[0] === NEW_LINE;
 }
 
 /** The last one may have no end. A file may be larger than a text can be. */
@@ -183,7 +197,7 @@ async function* linesOf(file: string): AsyncGenerator<{ line: Buffer; ended: boo
   let begun: Buffer[] = [];
   for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
     let from = 0;
-    for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, from)) {
+    for (let end = chunk.indexOf(NEW_LINE); end >= 0; end = chunk.indexOf(NEW_LINE, from)) {
       yield { line: Buffer.concat([...begun, chunk.subarray(from, end)]), ended: true };
       begun = [];
       from = end + 1;
