@@ -114,6 +114,10 @@ test.each([
     /^actor_rollout_ref\.actor\.router_replay\.mode: the model in .* has no experts: expected disabled, got R2/,
   ],
   [
+    ['actor_rollout_ref.actor.megatron.router_replay.mode=R2'],
+    /^actor_rollout_ref\.actor\.megatron\.router_replay\.mode: the model in .* has no experts/,
+  ],
+  [
     [
       'distillation.enabled=true',
       `${TEACHER}=${MODEL}`,
