@@ -108,6 +108,12 @@ int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Sp
   return bytes;
 }
 
+// How many are the same: gradients that differ in their last bits can round a weight to its other neighbour,
+// other random numbers do so with six of ten.
+double same_share(const at::Tensor& a, const at::Tensor& b) {
+  return a.eq(b).to(at::kDouble).mean().item<double>();
+}
+
 }  // namespace
 
 TEST(ten_updates_of_an_actor_equal_one_process_for_every_size_and_strategy) {
@@ -136,14 +142,13 @@ TEST(weights_that_are_kept_in_bfloat16_are_rounded_alike_however_they_are_spread
         CHECK(outcome.bytes.gradients == 2 * outcome.bytes.parameters);
       }
       if (first.empty()) first = outcomes;
-      // Replicas are summed behind the shards of each: in another order. Gradients that differ in their last
-      // bits can round a weight to its other neighbour.
+      // Replicas are summed behind the shards of each: in another order.
       if (spread.shard_size == 0) CHECK(outcomes[0].weights.equal(first[0].weights));
-      CHECK(relative(outcomes[0].weights, first[0].weights) < 0x1p-8);
+      CHECK(same_share(outcomes[0].weights, first[0].weights) > 0.99);
     }
     const auto alone = create_engine(options);
     const Outcome one = train(*alone, head, share_of(0, std::vector<int64_t>(kSequences, 0)), 5);
-    CHECK(relative(one.weights, first[0].weights) < 0x1p-8);
+    CHECK(same_share(one.weights, first[0].weights) > 0.99);
     options.master_dtype = at::kFloat;
     const auto wide = create_engine(options);
     const Outcome exact = train(*wide, head, share_of(0, std::vector<int64_t>(kSequences, 0)), 5);
