@@ -12,7 +12,7 @@ import {
   rmsDecoder,
   typedWindows,
 } from './hf_decoder';
-import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
+import { deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { glm4 } from './hf_glm4';
@@ -160,14 +160,7 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return {
         ...rmsDecoder(family, c, raw, where, { defaultTheta: 1e6 }),
         slidingWindows: everyLayer(c, c.sliding_window),
-        moe: {
-          ...SOFTMAX_EXPERTS,
-          numExperts: c.num_local_experts,
-          topK: c.num_experts_per_tok,
-          intermediateSize: c.intermediate_size,
-          normalizeTopK: true,
-        },
-        moeLayers: new Array(c.num_hidden_layers).fill(true),
+        ...mixtralExperts(c),
       };
     }
     case 'qwen2_moe':

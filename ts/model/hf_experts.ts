@@ -1,5 +1,5 @@
 import { TroupeError } from '../errors';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import type { FamilyConfig } from './hf_schema';
 
 // What config.json says of a decoder's experts, and of the layers that have them.
@@ -17,6 +17,25 @@ export const SOFTMAX_EXPERTS = {
   routedScale: 1,
   biases: false,
 } as const;
+
+type Mixtral = Pick<
+  FamilyConfig<'mixtral'>,
+  'num_local_experts' | 'num_experts_per_tok' | 'intermediate_size' | 'num_hidden_layers'
+>;
+
+/** Mixtral's: on all layers; a softmax over the chosen ones is that over all of them, divided by the sum of the chosen ones. */
+export function mixtralExperts(c: Mixtral): { moe: NativeMoeConfig; moeLayers: boolean[] } {
+  return {
+    moe: {
+      ...SOFTMAX_EXPERTS,
+      numExperts: c.num_local_experts,
+      topK: c.num_experts_per_tok,
+      intermediateSize: c.intermediate_size,
+      normalizeTopK: true,
+    },
+    moeLayers: new Array(c.num_hidden_layers).fill(true),
+  };
+}
 
 type QwenMoe = Pick<
   FamilyConfig<'qwen3_moe'>,

@@ -1,7 +1,7 @@
 // OpenAI's gpt-oss: sinks of attention, and experts with biases and a clamped SwiGLU.
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
-import { SOFTMAX_EXPERTS } from './hf_experts';
+import { mixtralExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
 /** What GptOssConfig of transformers takes where config.json has no RoPE parameters. */
@@ -32,6 +32,7 @@ export function gptOss(c: FamilyConfig<'gpt_oss'>, raw: Raw, where: string): Nat
     Array.from({ length: c.num_hidden_layers }, (_, i) =>
       i % 2 === 0 ? 'sliding_attention' : 'full_attention',
     );
+  const experts = mixtralExperts(c);
   return {
     ...rmsDecoder('gpt_oss', c, turns ? raw : { ...raw, rope_parameters: USUAL_ROPE }, where, {
       defaultTheta: 150_000,
@@ -41,15 +42,8 @@ export function gptOss(c: FamilyConfig<'gpt_oss'>, raw: Raw, where: string): Nat
     attentionSinks: true,
     slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
     activation: 'clamped_swiglu',
-    moe: {
-      ...SOFTMAX_EXPERTS,
-      numExperts: c.num_local_experts,
-      topK: c.num_experts_per_tok,
-      intermediateSize: c.intermediate_size,
-      normalizeTopK: true,
-      biases: true,
-    },
-    moeLayers: new Array(c.num_hidden_layers).fill(true),
+    moe: { ...experts.moe, biases: true },
+    moeLayers: experts.moeLayers,
   };
 }
 
