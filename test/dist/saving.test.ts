@@ -1,10 +1,15 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
+import { readTensors, type StoredTensor } from '../../ts/checkpoint/safetensors';
 import { Tokenizer } from '../../ts/data/tokenizer';
 import type { EngineOptions } from '../../ts/engine/engine_options';
+import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import { CONFORMANCE } from '../helpers/conformance';
+import { writeSafetensors } from '../helpers/e2e_workspace';
+import { readSafetensors } from '../helpers/safetensors';
 import { raggedBatch, smallEngine } from '../helpers/sharded';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
@@ -32,6 +37,11 @@ function content(at: string): Map<string, Buffer> {
   const paths = names.map(({ parentPath, name }) => path.join(parentPath, name)).sort();
   return new Map(paths.map((file) => [path.relative(at, file), readFileSync(file)]));
 }
+
+const bytesOf = ({ file, offset, bytes }: StoredTensor): string =>
+  readFileSync(file)
+    .subarray(offset, offset + bytes)
+    .toString('hex');
 
 async function saveAll(actor: Actor, to: string): Promise<Map<string, Buffer>> {
   await actor.saveCheckpoint(path.join(to, 'checkpoint'));
@@ -72,6 +82,46 @@ test.each([
     for (const [file, bytes] of expected)
       expect([name, file, saved.get(file)?.equals(bytes)]).toEqual([name, file, true]);
   }
+});
+
+test('layers that predict further tokens stay with the model, as they were', async () => {
+  const model = path.join(dir, 'model');
+  cpSync(path.join(CONFORMANCE, 'models', 'glm4_moe', 'actor'), model, { recursive: true });
+  const tensors = Object.entries(readSafetensors(path.join(model, 'model.safetensors')));
+  const layers = ['eh_proj', 'mlp.experts.0.up_proj'].map((name, at) => ({
+    name: `model.layers.3.${name}.weight`,
+    shape: [3, 2 + at],
+    data: Float32Array.from({ length: 3 * (2 + at) }, (_, i) => Math.fround(0.1 * i - at)),
+  }));
+  const float = (data: unknown) => data as Float32Array;
+  const own = tensors.map(([name, { shape, data }]) => ({ name, shape, data: float(data) }));
+  writeSafetensors(path.join(model, 'model.safetensors'), [...own, ...layers]);
+
+  const at = (name: string): string => path.join(dir, name);
+  const weights = (name: string): Record<string, unknown> =>
+    Object.fromEntries(
+      [...readTensors(at(name)).values()].map((tensor) => [tensor.name, [tensor.dtype, bytesOf(tensor)]]),
+    );
+  const actor = await Actor.create({ ...smallEngine, model, worldSize: 2 });
+  await actor.updatePolicy(raggedBatch(4, 3, 100));
+  await saveAll(actor, dir);
+  await actor.loadCheckpoint(at('checkpoint'));
+  await actor.close();
+  await exportCheckpoint(at('checkpoint'), at('exported'));
+  await exportCheckpoint(at('checkpoint'), at('rounded'), { dtype: 'bfloat16' });
+
+  const before = weights('model');
+  for (const saved of ['checkpoint', 'float32', 'exported']) {
+    const after = weights(saved);
+    expect(Object.keys(after).sort()).toEqual(Object.keys(before).sort());
+    for (const { name } of layers) expect([saved, after[name]]).toEqual([saved, before[name]]);
+    expect(after['lm_head.weight']).not.toEqual(before['lm_head.weight']);
+  }
+  expect(weights('rounded')).toEqual(weights('bfloat16'));
+  const again = loadModelDirectory(at('bfloat16'), 'lm');
+  expect([...again.predictionLayers.keys()].sort()).toEqual(layers.map(({ name }) => name).sort());
+  // A critic has no use for them.
+  expect(loadModelDirectory(model, 'value').predictionLayers.size).toBe(0);
 });
 
 test('model and checkpoint hold the tokenizer that was trained with', async () => {

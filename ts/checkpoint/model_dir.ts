@@ -21,7 +21,7 @@ import { isPacked, withPackedTensors } from './mxfp4';
 import type { StoredTensor } from './safetensors';
 import { parseObject, readTensors, readText } from './safetensors';
 import { LM_HEAD, tiedTensors } from './tied_head';
-import type { FloatDtype } from './write_plan';
+import type { FloatDtype, StoredTensorShape } from './write_plan';
 import { isFloatDtype } from './write_plan';
 
 /** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
@@ -35,7 +35,9 @@ export interface LoadedModel {
   files: NativeTensorFile[];
   /** Where the tensors lie, by Hugging Face name. */
   stored: ReadonlyMap<string, StoredTensor>;
-  /** What each stored tensor is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
+  /** Of a causal LM: layers that predict further tokens (MTP). They are not part of the model that is trained, and are saved beside it as they are. */
+  predictionLayers: ReadonlyMap<string, StoredTensor>;
+  /** What each tensor of both is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
   eosTokenIds: number[];
@@ -80,6 +82,7 @@ export function loadModelDirectory(
     ignored: (hf) =>
       (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
   });
+  const predictionLayers = head === 'lm' ? predictionLayersOf(dir, stored, config) : new Map();
   const marked = textPart(parseObject(markFloats(text), configFile), readsImages);
   const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
@@ -90,11 +93,16 @@ export function loadModelDirectory(
     ownHead,
     files,
     stored: found,
-    dtypes: dtypesOf(found),
+    predictionLayers,
+    dtypes: dtypesOf([...found, ...predictionLayers]),
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
   };
 }
+
+/** What is saved of a model beside what is trained, by name and shape. */
+export const keptTensors = ({ predictionLayers }: LoadedModel): StoredTensorShape[] =>
+  [...predictionLayers].map(([hf, { shape }]) => ({ hf, shape }));
 
 /** Bytes of pixels become numbers as the directory says it. */
 function withPixels(vision: NativeVisionConfig, dir: string): void {
@@ -205,9 +213,23 @@ export function withPositions(
   return { ...raw, max_position_embeddings: positions };
 }
 
-function dtypesOf(found: ReadonlyMap<string, StoredTensor>): Map<string, FloatDtype> {
+function predictionLayersOf(
+  dir: string,
+  stored: ReadonlyMap<string, StoredTensor>,
+  config: NativeModelConfig,
+): ReadonlyMap<string, StoredTensor> {
+  const layers = [...stored].filter(([hf]) => isPredictionLayer(config, hf));
+  const other = layers.find(([, { dtype }]) => !isFloatDtype(dtype))?.[1];
+  if (other === undefined) return new Map(layers);
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[model] the tensor ${show(other.name)} of ${dir}, of a layer that predicts further tokens, is ${show(other.dtype)}: expected F32, F16 or BF16`,
+  );
+}
+
+function dtypesOf(tensors: readonly (readonly [string, StoredTensor])[]): Map<string, FloatDtype> {
   const dtypes = new Map<string, FloatDtype>();
-  for (const [hf, tensor] of found) {
+  for (const [hf, tensor] of tensors) {
     if (isPacked(tensor)) dtypes.set(hf, 'BF16');
     else if (isFloatDtype(tensor.dtype)) dtypes.set(hf, tensor.dtype);
   }

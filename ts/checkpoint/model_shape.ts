@@ -33,10 +33,10 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
   if (weights.some((name) => existsSync(path.join(dir, name)))) {
     const { config, dtypes, stored } = loadModelDirectory(dir, head, reading);
-    const inFiles = [...dtypes].map(([hf, dtype]): [string, FileDtype] => {
-      const tensor = stored.get(hf);
-      return [hf, tensor !== undefined && isPacked(tensor) ? MXFP4 : dtype];
-    });
+    const inFiles = [...stored].map(([hf, tensor]): [string, FileDtype] => [
+      hf,
+      isPacked(tensor) ? MXFP4 : (dtypes.get(hf) as FileDtype),
+    ]);
     return { config, dtypes: new Map(inFiles) };
   }
   const { maxPositionEmbeddings = null, readsImages = false } = reading;

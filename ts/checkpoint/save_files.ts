@@ -94,8 +94,9 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
     // The only key that says so; without it transformers makes a bias.
     if (!model.config.valueBias) config.token_classification_bias = false;
   }
-  // MiMo's class makes as many heads as this says, and the files have none.
-  if (model.config.family === 'mimo') config.num_nextn_predict_layers = 0;
+  // MiMo's class makes as many heads as this says.
+  if (model.config.family === 'mimo' && model.predictionLayers.size === 0)
+    config.num_nextn_predict_layers = 0;
   if (dtype !== null) {
     if ('torch_dtype' in config || !('dtype' in config)) config.torch_dtype = dtype;
     if ('dtype' in config) config.dtype = dtype;

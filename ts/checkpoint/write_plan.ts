@@ -19,8 +19,16 @@ export const partOffset = (shape: readonly number[], part: number | undefined, d
 
 export interface WritePlan {
   files: NativeTensorFile[];
+  /** Those of tensors that are kept as another model directory has them (checkpoint/stream_tensors.ts writes them). */
+  kept: NativeTensorFile[];
   /** Content of `${base}.safetensors.index.json`; null when there is one file. */
   index: { metadata: { total_size: number }; weight_map: Record<string, string> } | null;
+}
+
+/** A tensor of a file, under the name that it is to be written by. */
+export interface StoredTensorShape {
+  hf: string;
+  shape: readonly number[];
 }
 
 interface Item {
@@ -33,7 +41,8 @@ export const DEFAULT_SHARD_BYTES = 5e9;
 
 /**
  * Which tensor goes where in which file of `dir`: `${base}.safetensors`, or above `maxShardBytes` in all
- * `${base}-00001-of-0000N.safetensors` with an index. Wider dtypes come first, so that every tensor is aligned.
+ * `${base}-00001-of-0000N.safetensors` with an index. Wider dtypes come first, so that every tensor is aligned. Tensors that are `kept`
+ * have files of their own, the last ones.
  */
 export function planWrite(
   dir: string,
@@ -41,24 +50,38 @@ export function planWrite(
   mapping: readonly TensorMapping[],
   dtypeOf: (hf: string) => FloatDtype,
   maxShardBytes = DEFAULT_SHARD_BYTES,
+  kept: readonly StoredTensorShape[] = [],
 ): WritePlan {
-  const items = fileTensors(mapping).map((tensor): Item => {
-    const [m] = tensor;
-    const dtype = m.buffer ? 'F32' : dtypeOf(m.hf);
-    return { tensor, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
-  });
-  const shards = shard(items, maxShardBytes);
+  const itemsOf = (mappings: readonly TensorMapping[]): Item[] =>
+    fileTensors(mappings).map((tensor): Item => {
+      const [m] = tensor;
+      const dtype = m.buffer ? 'F32' : dtypeOf(m.hf);
+      return { tensor, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
+    });
+  const own = shard(itemsOf(mapping), maxShardBytes);
+  const shards = kept.length === 0 ? own : [...own, ...shard(itemsOf(kept.map(asStored)), maxShardBytes)];
   const name = (i: number): string =>
     shards.length === 1
       ? `${base}.safetensors`
       : `${base}-${pad5(i + 1)}-of-${pad5(shards.length)}.safetensors`;
-  const files = shards.map((items_, i) => planFile(path.join(dir, name(i)), items_));
-  if (shards.length === 1) return { files, index: null };
+  const all = shards.map((items, i) => planFile(path.join(dir, name(i)), items));
+  const files = { files: all.slice(0, own.length), kept: all.slice(own.length) };
+  if (shards.length === 1) return { ...files, index: null };
   const weightMap: Record<string, string> = {};
   for (const [i, part] of shards.entries()) for (const item of part) weightMap[item.tensor[0].hf] = name(i);
-  const total = items.reduce((n, item) => n + item.bytes, 0);
-  return { files, index: { metadata: { total_size: total }, weight_map: weightMap } };
+  const total = shards.flat().reduce((n, item) => n + item.bytes, 0);
+  return { ...files, index: { metadata: { total_size: total }, weight_map: weightMap } };
 }
+
+/** What is written of a tensor by its name alone. */
+export const asStored = ({ hf, shape }: StoredTensorShape): TensorMapping => ({
+  hf,
+  shape: [...shape],
+  param: hf,
+  row: 0,
+  rows: shape[0] ?? 1,
+  transpose: false,
+});
 
 const pad5 = (n: number): string => String(n).padStart(5, '0');
 

@@ -3,15 +3,18 @@ import path from 'node:path';
 import { z } from 'zod';
 import { asTroupeError, writeDirectory } from '../base/atomic_dir';
 import { planLoad } from '../checkpoint/load_plan';
+import { keptTensors } from '../checkpoint/model_dir';
 import { planAdapterLoad, writeAdapterFiles } from '../checkpoint/peft_adapter';
 import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
 import { writeJson, writeModelFiles } from '../checkpoint/save_files';
+import { streamTensors } from '../checkpoint/stream_tensors';
 import type { FloatDtype, WritePlan } from '../checkpoint/write_plan';
 import { DEFAULT_SHARD_BYTES, planWrite } from '../checkpoint/write_plan';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
 import type { TensorMapping } from '../model/tensor_mapping';
+import { isPredictionLayer } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
 
@@ -134,7 +137,9 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
       kind: 'param',
       files: engine.lora
         ? planAdapterLoad(engine.lora, engine.model, path.join(dir, ADAPTER))
-        : planLoad(dir, readTensors(dir), engine.model.mapping).files,
+        : planLoad(dir, readTensors(dir), engine.model.mapping, {
+            ignored: (hf) => isPredictionLayer(engine.model.config, hf),
+          }).files,
     },
   ];
   if (engine.options.optim !== null) {
@@ -167,13 +172,14 @@ async function writeModel(
   const usual = model.dtypes.values().next().value ?? 'F32';
   const dtypeOf = (hf: string): FloatDtype =>
     dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
-  const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes);
+  const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes, keptTensors(model));
   try {
     writeModelFiles(model, dir, plan, dtype, engine.savedTokenizer);
   } catch (e) {
     throw asTroupeError(e, `write ${dir}`);
   }
   await exportFiles(engine, engine.exportKind, plan);
+  await streamTensors(plan.kept, model.predictionLayers);
 }
 
 /** What the optimiser works on, by its name in files. */

@@ -3,10 +3,17 @@ import path from 'node:path';
 import { Actor } from '../actor/actor';
 import { writeDirectory } from '../base/atomic_dir';
 import { checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
-import { loadModelDirectory } from '../checkpoint/model_dir';
+import { keptTensors, loadModelDirectory } from '../checkpoint/model_dir';
 import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
 import { writeModelFiles } from '../checkpoint/save_files';
-import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '../checkpoint/write_plan';
+import { streamTensors } from '../checkpoint/stream_tensors';
+import {
+  asStored,
+  DEFAULT_SHARD_BYTES,
+  type FloatDtype,
+  isFloatDtype,
+  planWrite,
+} from '../checkpoint/write_plan';
 import { Critic } from '../critic/critic';
 import { saveModel } from '../engine/engine_checkpoint';
 import { TroupeError } from '../errors';
@@ -14,7 +21,6 @@ import { hasImageProcessor } from '../model/image_processor';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { CheckpointStore } from '../run/checkpoint_store';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
-import { streamTensors } from './stream_tensors';
 
 export interface ExportOptions {
   /** Default: each tensor as it is stored, MXFP4 as bfloat16; checkpoints hold float32. */
@@ -119,9 +125,10 @@ async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resol
   }
   await writeDirectory(out, async (temporary) => {
     const dtypeOf = chosen((name) => model.dtypes.get(name), o);
-    const plan = planWrite(temporary, 'model', model.mapping, dtypeOf, o.maxShardBytes);
+    const plan = planWrite(temporary, 'model', model.mapping, dtypeOf, o.maxShardBytes, keptTensors(model));
     writeModelFiles(model, temporary, plan, o.dtype ?? null);
-    streamTensors(plan.files, model.stored);
+    await streamTensors(plan.files, model.stored);
+    await streamTensors(plan.kept, model.predictionLayers);
   });
 }
 
@@ -141,13 +148,13 @@ async function exportAdapter({ dir }: FoundCheckpoint, out: string, o: Resolved)
         'INVALID_MODEL',
         `[export] tensor ${name} in ${file}: expected F32, F16 or BF16, got ${dtype}`,
       );
-    return { hf: name, shape, param: name, row: 0, rows: shape[0] ?? 1, transpose: false };
+    return asStored({ hf: name, shape });
   });
   await writeDirectory(out, async (temporary) => {
     const dtypeOf = chosen((name) => stored.get(name)?.dtype as FloatDtype, o);
     const plan = planWrite(temporary, 'adapter_model', mapping, dtypeOf, Number.POSITIVE_INFINITY);
     copyFileSync(path.join(dir, 'adapter_config.json'), path.join(temporary, 'adapter_config.json'));
-    streamTensors(plan.files, stored);
+    await streamTensors(plan.files, stored);
   });
 }
 

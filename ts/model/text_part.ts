@@ -66,7 +66,7 @@ export const textTypeOf = (type: unknown): string | undefined =>
  * null: it is of another part.
  */
 export function textTensorName(hf: string): string | null {
-  if (hf.startsWith('lm_head.')) return hf;
+  if (/^(lm_head|mtp)\./.test(hf)) return hf;
   if (/^language_model\.(model|lm_head)\./.test(hf)) return hf.slice('language_model.'.length);
   return hf.startsWith('model.language_model.') ? hf.replace('language_model.', '') : null;
 }

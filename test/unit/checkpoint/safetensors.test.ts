@@ -160,6 +160,26 @@ describe('planWrite', () => {
     expect(file!.header.length % 8).toBe(0);
   });
 
+  test('what is kept has files of its own, under the same limit', () => {
+    const kept = [
+      { hf: 'd', shape: [2, 2] },
+      { hf: 'e', shape: [3] },
+    ];
+    const plan = planWrite(dir, 'model', mapping, (hf) => (hf === 'd' ? 'BF16' : 'F32'), 44, kept);
+    const names = (files: typeof plan.files) => files.map((f) => path.basename(f.path));
+    expect(names(plan.files)).toEqual(['model-00001-of-00002.safetensors']);
+    expect(names(plan.kept)).toEqual(['model-00002-of-00002.safetensors']);
+    expect(plan.index?.metadata.total_size).toBe(44 + 8 + 12);
+    expect(plan.index?.weight_map['a']).toBe('model-00001-of-00002.safetensors');
+    expect(plan.index?.weight_map['d']).toBe('model-00002-of-00002.safetensors');
+    expect(plan.kept[0]?.tensors.map(({ label, dtype }) => [label, dtype])).toEqual([
+      ['e', 'F32'],
+      ['d', 'BF16'],
+    ]);
+    expect(planWrite(dir, 'model', mapping, () => 'F32', 44, kept).kept).toHaveLength(1);
+    expect(planWrite(dir, 'model', mapping, () => 'F32', 27, kept).kept).toHaveLength(2);
+  });
+
   test('above the limit it shards', () => {
     const { files, index } = planWrite(dir, 'exp_avg', mapping, () => 'F32', 24);
     expect(files.map((f) => path.basename(f.path))).toEqual([

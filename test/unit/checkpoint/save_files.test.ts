@@ -76,7 +76,7 @@ test('a value head without a bias is saved as one, and begins as one where confi
   expect(() => loadModelDirectory(surplus, 'value')).toThrow(/not expected in this model:\n {4}score.bias/);
 });
 
-test('MiMo is saved without the heads that predict further tokens, and with the code of its class', () => {
+test('MiMo is saved with as many heads that predict further tokens as it has, and with the code of its class', () => {
   const [from, out] = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'troupe-save-files-'))) as [string, string];
   const mimo = join(CONFORMANCE, 'models', 'mimo', 'actor');
   const config = JSON.parse(readFileSync(join(mimo, 'config.json'), 'utf8'));
@@ -100,9 +100,15 @@ test('MiMo is saved without the heads that predict further tokens, and with the 
     writeFileSync(join(from, `${name}.py`), name);
   const model = loadModelDirectory(from, 'lm');
   expect([...model.stored.keys()].sort()).toEqual(body.map(([name]) => name).sort());
+  expect([...model.predictionLayers.keys()].sort()).toEqual([
+    'model.mtp_layers.0.input_proj.weight',
+    'model.mtp_layers.0.self_attn.q_proj.bias',
+  ]);
+  const savedConfig = (): unknown => JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
   writeModelFiles(model, out, plan, null);
-  const saved = JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
-  expect(saved).toEqual({ ...config, auto_map, num_nextn_predict_layers: 0 });
+  expect(savedConfig()).toEqual({ ...config, auto_map, num_nextn_predict_layers: 1 });
+  writeModelFiles({ ...model, predictionLayers: new Map() }, out, plan, null);
+  expect(savedConfig()).toEqual({ ...config, auto_map, num_nextn_predict_layers: 0 });
   expect(
     readdirSync(out)
       .filter((name) => name.endsWith('.py'))

@@ -21,7 +21,9 @@ actor_rollout_ref.{hybrid_engine,nccl_timeout}
 actor_rollout_ref.model.{path,hf_config_path,tokenizer_path,use_shm,trust_remote_code,custom_chat_template,external_lib}
 actor_rollout_ref.model.{override_config,enable_gradient_checkpointing,enable_activation_offload,use_remove_padding}
 actor_rollout_ref.model.{lora_rank,lora_alpha,target_modules,target_parameters,exclude_modules,lora_adapter_path,lora}
-actor_rollout_ref.model.{use_liger,use_fused_kernels,fused_kernel_options.impl_backend,tiled_mlp,mtp}
+actor_rollout_ref.model.{use_liger,use_fused_kernels,fused_kernel_options.impl_backend,tiled_mlp}
+actor_rollout_ref.model.mtp.{enable,enable_train,enable_rollout,detach_encoder,mtp_loss_scaling_factor,method}
+actor_rollout_ref.model.mtp.{speculative_algorithm,speculative_num_steps,speculative_eagle_topk,speculative_num_draft_tokens,num_speculative_tokens}
 actor_rollout_ref.actor.{strategy,ppo_mini_batch_size,ppo_micro_batch_size,ppo_micro_batch_size_per_gpu,use_dynamic_bsz}
 actor_rollout_ref.actor.{ppo_max_token_len_per_gpu,clip_ratio,clip_ratio_low,clip_ratio_high,clip_ratio_c,tau_pos,tau_neg}
 actor_rollout_ref.actor.policy_loss.{loss_mode,clip_cov_ratio,clip_cov_lb,clip_cov_ub,kl_cov_ratio,ppo_kl_coef,dro_beta}

@@ -94,13 +94,17 @@ test('ranks share heads, and no rows of a sequence', () => {
 });
 
 test('files of the hub: one tensor for all experts, parts that are no language model, layers for further tokens', () => {
-  const { mapping, stored, config } = loadModelDirectory(path.join(models, 'qwen3_5_moe/actor'), 'lm');
+  const { mapping, stored, config, predictionLayers } = loadModelDirectory(
+    path.join(models, 'qwen3_5_moe/actor'),
+    'lm',
+  );
   const one = mapping.filter(({ hf }) => hf === 'model.layers.2.mlp.experts.gate_up_proj');
   expect(one.map(({ part, param }) => [part, param])).toEqual(
     Array.from({ length: 6 }, (_, e) => [e, `layers.2.moe.experts.${e}.in.weight`]),
   );
   expect(one[0]).toMatchObject({ shape: [6, 24, 20], rows: 24, transpose: false });
   expect([...stored.keys()].some((hf) => /mtp|visual/.test(hf))).toBe(false);
+  expect([...predictionLayers.keys()]).toEqual(['mtp.fc.weight', 'mtp.norm.weight']);
   // What transformers writes of the language model alone.
   expect(tensorMapping(config).some(({ hf }) => hf === 'model.layers.2.mlp.experts.5.up_proj.weight')).toBe(
     true,

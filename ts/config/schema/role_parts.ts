@@ -24,11 +24,24 @@ import { lora } from './lora_section';
 import { roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
-export const MTP = sectionNeeds('multi-token prediction', {
-  enable: [],
-  enable_train: [],
-  enable_rollout: [],
-});
+const OF_PREDICTION_TRAINING = ignored('layers that predict further tokens are not trained');
+const OF_DRAFTS = ignored(
+  'our own engine samples without drafts; what a managed server takes stands in server.args',
+);
+/** Layers that predict further tokens (multi-token prediction). */
+export const mtp = {
+  enable: ignored('layers that predict further tokens are saved with the model, as they are'),
+  enable_train: needs('training of layers that predict further tokens', false),
+  enable_rollout: OF_DRAFTS,
+  detach_encoder: OF_PREDICTION_TRAINING,
+  mtp_loss_scaling_factor: OF_PREDICTION_TRAINING,
+  speculative_algorithm: OF_DRAFTS,
+  speculative_num_steps: OF_DRAFTS,
+  speculative_eagle_topk: OF_DRAFTS,
+  speculative_num_draft_tokens: OF_DRAFTS,
+  method: OF_DRAFTS,
+  num_speculative_tokens: OF_DRAFTS,
+};
 export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
 /** Reductions in float32, compute in the dtype of the role. */
 export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat16 with float32 reductions', {
@@ -221,7 +234,7 @@ export const model = {
   hf_config_path: fixed([null], 'config.json is read from the model directory'),
   generation_config: ignored('sampling follows actor_rollout_ref.rollout'),
   tiled_mlp: ignored('memory is bounded by the packing capacity'),
-  mtp: MTP,
+  mtp,
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),
   fused_kernel_options: ignored(FUSED),

@@ -18,7 +18,7 @@ import {
 } from './field';
 import { roleProfiler } from './profiler_section';
 import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
-import { MTP, QAT } from './role_parts';
+import { QAT } from './role_parts';
 import { ROLLOUT_NAMES, rolloutServerSection } from './rollout_server_section';
 
 const sampling = {
@@ -82,7 +82,7 @@ export const rolloutSection = {
     'Our own engine generates with weights of 8 bits, one scale per output; rollout correction is then decoupled_token_is unless its keys are given.',
   ),
   quantization_config_file: needs('quantised generation by a file'),
-  mtp: MTP,
+  mtp: ignored('actor_rollout_ref.model.mtp says it'),
   prometheus: ignored(ROLLOUT_ENGINE),
   cudagraph_capture_sizes: ignored(ROLLOUT_ENGINE),
   limit_images: ignored('a prompt may have any number of images'),

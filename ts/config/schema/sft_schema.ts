@@ -34,7 +34,7 @@ import { FUSED, TORCH_ONLY } from './reasons';
 import {
   fsdpConfig,
   MIXED_PRECISION,
-  MTP,
+  mtp,
   overrideConfig,
   readImages,
   sftRouterZLoss,
@@ -149,7 +149,7 @@ export const sftSchema = {
     tiled_mlp: ignored('memory is bounded by the packing capacity'),
     hf_config_path: needs('a config.json beside the model directory'),
     override_config: overrideConfig,
-    mtp: MTP,
+    mtp,
     enable_activation_offload: needs('activation offloading', false),
     router_z_loss_coef: sftRouterZLoss,
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),

@@ -1,24 +1,26 @@
 import { closeSync, openSync, readSync, writeSync } from 'node:fs';
-import { convertFloats } from '../checkpoint/float_bytes';
-import { dequantized, isPacked } from '../checkpoint/mxfp4';
-import type { StoredTensor } from '../checkpoint/safetensors';
-import { type FloatDtype, floatBytes } from '../checkpoint/write_plan';
+import { setImmediate } from 'node:timers/promises';
 import { TroupeError } from '../errors';
 import type { NativeTensorFile } from '../native/bridge';
+import { convertFloats } from './float_bytes';
+import { dequantized, isPacked } from './mxfp4';
+import type { StoredTensor } from './safetensors';
+import { type FloatDtype, floatBytes } from './write_plan';
 
 /** What is in memory at a time; of MXFP4 it is one expert. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
 /**
- * Writes planned safetensors files from stored tensors of the same names, chunk by chunk, in the planned dtypes.
+ * Writes planned safetensors files from stored tensors of the same names, chunk by chunk, in the planned dtypes. Other work of the
+ * process goes on between two chunks.
  *
  * @throws TroupeError NON_FINITE naming a tensor that holds NaN or infinity, or a value that the dtype cannot hold; IO for a file that ends
  *   early. Errors of the file system come as they are.
  */
-export function streamTensors(
+export async function streamTensors(
   files: readonly NativeTensorFile[],
   stored: ReadonlyMap<string, StoredTensor>,
-): void {
+): Promise<void> {
   for (const file of files) {
     const out = openSync(file.path, 'wx');
     try {
@@ -26,7 +28,8 @@ export function streamTensors(
       let before: string | null = null;
       for (const { label, offset, dtype } of file.tensors) {
         // Parts of a tensor follow each other, and are copied with the first.
-        if (label !== before) copyTensor(stored.get(label) as StoredTensor, out, offset, dtype as FloatDtype);
+        if (label !== before)
+          await copyTensor(stored.get(label) as StoredTensor, out, offset, dtype as FloatDtype);
         before = label;
       }
     } finally {
@@ -35,7 +38,12 @@ export function streamTensors(
   }
 }
 
-function copyTensor(source: StoredTensor, out: number, offset: number, dtype: FloatDtype): void {
+async function copyTensor(
+  source: StoredTensor,
+  out: number,
+  offset: number,
+  dtype: FloatDtype,
+): Promise<void> {
   const packed = isPacked(source);
   const from = packed ? 'BF16' : (source.dtype as FloatDtype);
   let [done, at] = [0, offset];
@@ -46,6 +54,7 @@ function copyTensor(source: StoredTensor, out: number, offset: number, dtype: Fl
     writeAll(out, bytes, at);
     done += chunk.length;
     at += bytes.length;
+    await setImmediate();
   }
 }
 
@@ -87,14 +96,14 @@ function badValue({ name, file }: StoredTensor, index: number, dtype: FloatDtype
   const what =
     dtype === null
       ? 'is NaN or infinity: choose an earlier checkpoint'
-      : `does not fit ${dtype}: export it without --dtype`;
-  return new TroupeError('NON_FINITE', `[export] tensor ${name} in ${file}: element ${index} ${what}`);
+      : `does not fit ${dtype}: keep the dtype that it is stored in (leave --dtype out)`;
+  return new TroupeError('NON_FINITE', `[model] tensor ${name} in ${file}: element ${index} ${what}`);
 }
 
 function readAll(fd: number, { file, offset }: StoredTensor, target: Uint8Array, from: number): void {
   for (let done = 0; done < target.length; ) {
     const got = readSync(fd, target, done, target.length - done, offset + from + done);
-    if (got === 0) throw new TroupeError('IO', `[export] ${file} ended early: it was truncated`);
+    if (got === 0) throw new TroupeError('IO', `[model] ${file} ended early: it was truncated`);
     done += got;
   }
 }
