@@ -36,7 +36,7 @@ void PrefixCache::match(Sequence& sequence) {
   if (!enabled_) return;
   std::vector<uint64_t> chains;  // before each page; of a model with states
   // Prompt log-probs need the hidden states of every position, which the cache does not have.
-  const bool looks = !sequence.request.sampling.prompt_log_probs;
+  const bool looks = !sequence.wants_prompt_log_probs();
   while (looks && sequence.computed + kPagePositions < sequence.length()) {
     const int32_t* tokens = sequence.tokens.data() + sequence.computed;
     const uint64_t before = parent(sequence);
@@ -74,7 +74,7 @@ bool PrefixCache::match_tail(Sequence& sequence) {
 // Of the pages that the sequence has found it keeps those up to the last one with a snapshot.
 void PrefixCache::match_states(Sequence& sequence, std::vector<uint64_t> chains) {
   const int64_t common = sequence.computed;
-  const bool looks = !sequence.request.sampling.prompt_log_probs;
+  const bool looks = !sequence.wants_prompt_log_probs();
   int32_t page = -1;
   while (looks && page < 0) {
     if (match_tail(sequence)) {

@@ -119,8 +119,9 @@ void Rollout::check(const RolloutRequest& request) const {
 void Rollout::submit(RolloutRequest request) {
   check(request);
   std::vector<ImageSpan> images = images_of(request);
-  totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   scheduler_.submit(std::move(request), std::move(images));
+  totals_.prompt_tokens += prompt_tokens;
 }
 
 std::vector<ImageSpan> Rollout::images_of(const RolloutRequest& request) const {
@@ -205,7 +206,7 @@ Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
   for (const PlannedRun& run : plan.runs) {
     Sequence& sequence = *run.sequence;
     const int64_t first = sequence.computed, end = first + run.count;
-    if (sequence.request.sampling.prompt_log_probs) {
+    if (sequence.wants_prompt_log_probs()) {
       for (int64_t i = first; i < std::min(end, sequence.prompt_length() - 1); ++i)
         add(row + i - first, {&sequence, sequence.tokens[static_cast<size_t>(i + 1)]}, i + 1);
     }
@@ -238,12 +239,19 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
   const Choices choices = choose_tokens(
       logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, wanted);
   totals_.host_choices += choices.on_host;
+  const Sequence* failed = nullptr;  // gone; what follows in the list may be of it, too
   for (size_t i = 0; i < uses.size(); ++i) {
     const Use& use = uses[i];
     Sequence* sequence = use.of.sequence;
+    if (sequence == failed) continue;
     const Chosen& own = choices.chosen[i];
     if (use.of.target < 0) {
       append(*sequence, own);
+      continue;
+    }
+    if (!own.sampled.finite) {
+      failed = sequence;
+      fail_non_finite(*sequence, "the log-prob of prompt token " + std::to_string(use.position));
       continue;
     }
     std::vector<float>& values = sequence->output.prompt_log_probs;
@@ -261,13 +269,8 @@ void Rollout::append(Sequence& sequence, const Chosen& chosen) {
                             std::to_string(sequence.response_length()) + ": give options that allow one",
                         false);
   }
-  if (!chosen.sampled.finite) {
-    return fail_request(
-        sequence,
-        "[rollout] expected finite logits but response token " + std::to_string(sequence.response_length()) +
-            " has NaN or infinity: check the weights, or the learning rate of the last update",
-        true);
-  }
+  if (!chosen.sampled.finite)
+    return fail_non_finite(sequence, "response token " + std::to_string(sequence.response_length()));
   const int32_t token = chosen.sampled.token;
   RolloutOutput& output = sequence.output;
   sequence.tokens.push_back(token);
@@ -285,6 +288,13 @@ void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   if (routing_) output.routed_experts = routing_->read(sequence.pages, sequence.length() - 1);
   output.finish = stops ? Finish::kStop : Finish::kLength;
   scheduler_.finish(sequence);
+}
+
+void Rollout::fail_non_finite(Sequence& sequence, const std::string& what) {
+  fail_request(sequence,
+               "[rollout] expected finite logits but " + what +
+                   " has NaN or infinity: check the weights, or the learning rate of the last update",
+               true);
 }
 
 void Rollout::fail_request(Sequence& sequence, std::string reason, bool non_finite) {

@@ -67,6 +67,7 @@ class Rollout {
   void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
   void copy_page(int64_t from, int64_t to);
   void append(Sequence& sequence, const Chosen& chosen);
+  void fail_non_finite(Sequence& sequence, const std::string& what);
   void fail_request(Sequence& sequence, std::string reason, bool non_finite);
 
   Decoder& decoder_;

@@ -1,7 +1,7 @@
 // Workers of a rollout without a model: they keep the rules of native/engine/rank_engine_rollout.cc, one call after the other, and stop where
 // a test says so. A token of version v is made by weights v, unless the engine above has lost count.
 import type { RoleEngine } from '../../ts/engine/role_engine';
-import type { NativeRolloutOutput } from '../../ts/native/bridge';
+import type { NativeRolloutOptions, NativeRolloutOutput } from '../../ts/native/bridge';
 import type { NativeRolloutConfig } from '../../ts/rollout/native/native_options';
 import { NativeRollout } from '../../ts/rollout/native/native_rollout';
 import type { RolloutCommands, RolloutTurn } from '../../ts/worker/kept_responses';
@@ -18,6 +18,7 @@ export class FakeRank {
   readonly turns: RolloutCommands[] = [];
   readonly live = new Map<number, { left: number }>();
   weights = 0;
+  opened: NativeRolloutOptions | null = null;
   /** Thrown by the next turn, which has taken its commands in. */
   failure: Error | null = null;
   private decoding = false;
@@ -63,6 +64,7 @@ export class FakeRank {
   private run(method: string, args: readonly unknown[]): unknown {
     switch (method) {
       case 'openRollout':
+        this.opened = args[0] as NativeRolloutOptions;
         return this.stats();
       case 'beginRollout':
         this.decoding = true;
@@ -142,12 +144,13 @@ export class FakeRank {
   }
 }
 
-/** The engine over `count` of them; a reload gives rank by rank the weights of the next number. */
-export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}) {
+/** The engine over `count` of them, on `hosts`; a reload gives rank by rank the weights of the next number. */
+export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}, hosts = 1) {
   const ranks = Array.from({ length: count }, () => new FakeRank());
   let loaded = 0;
   const group = {
     worldSize: count,
+    ranksPerHost: count / hosts,
     failure: null,
     callRank: (rank: number, _: string, method: string, args: unknown[]) => ranks[rank]?.call(method, args),
     callRanks: (together: number[], _: string, method: string, args: (rank: number) => unknown[]) =>

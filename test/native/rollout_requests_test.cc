@@ -291,6 +291,59 @@ TEST(top_and_prompt_log_probs) {
   }
 }
 
+TEST(prompt_log_probs_are_computed_once) {
+  SmallModel model(long_model("qwen2"));
+  RolloutRequest r = request(0, prompt(50), 20, 0);
+  r.sampling.prompt_log_probs = true;
+  const Answer whole = run(model, {r}).at(0);
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {.max_step_tokens = 16});
+  rollout.submit(r);
+  std::vector<std::vector<float>> sent;
+  Tokens tokens;
+  const auto take_some = [&] {
+    for (const RolloutOutput& output : rollout.take_outputs()) {
+      if (!output.prompt_log_probs.empty()) sent.push_back(output.prompt_log_probs);
+      tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+    }
+  };
+  while (tokens.size() < 5) {
+    CHECK(rollout.step());
+    take_some();
+  }
+  CHECK(rollout.park(/*preempt=*/true));
+  while (rollout.step()) take_some();
+  take_some();
+  CHECK(tokens == whole.tokens);
+  CHECK(sent.size() == 1);
+  for (size_t i = 1; i < 50; ++i) CHECK_CLOSE(sent[0][i], whole.prompt_log_probs[i], 1e-5);
+}
+
+// One row of the first prompt has logits that are no numbers.
+class BadRowDecoder : public test::ToyDecoder {
+ public:
+  void logits(const at::Tensor& x, const at::Tensor& logits) override {
+    ToyDecoder::logits(x, logits);
+    if (calls_++ == 0) logits[2].fill_(std::nan(""));
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(prompt_log_probs_that_are_no_numbers_fail_their_request) {
+  BadRowDecoder decoder;
+  decoder.begin_decoding();
+  Rollout rollout(decoder, {});
+  RolloutRequest bad = request(0, prompt(9), 4), good = request(1, prompt(6, 1), 4);
+  bad.sampling.prompt_log_probs = good.sampling.prompt_log_probs = true;
+  const auto answers = run(rollout, {bad, good});
+  CHECK(answers.at(0).error.find("the log-prob of prompt token 3 has NaN or infinity") != std::string::npos);
+  CHECK(answers.at(0).finish == Finish::kAbort && answers.at(0).tokens.empty());
+  CHECK(answers.at(1).error.empty() && answers.at(1).tokens.size() == 4);
+  CHECK(rollout.stats().pages_held == 0);
+}
+
 // A constrained request is reported when it is submitted, before its prompt is through.
 TEST(prompt_log_probs_of_a_constrained_request_go_out_whole) {
   SmallModel model(long_model("qwen2"));
@@ -415,6 +468,7 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
   CHECK_THROWS(rollout.submit(request(0, prompt(90), 20)),
                "need 4 pages of 32 positions, and the cache has 3");
   CHECK_THROWS(rollout.submit(request(0, prompt(190), 20)), "are 210, more than the engine's 200 positions");
+  CHECK(rollout.stats().prompt_tokens == 0);
   CHECK_THROWS(rollout.submit(request(0, {}, 20)), "the prompt is empty");
   CHECK_THROWS(rollout.submit(request(0, {50}, 20)), "token id 50 at position 0");
   CHECK_THROWS(Rollout(model.transformer, {.kv_cache_bytes = 5}), "less than one page");

@@ -40,6 +40,8 @@ const abortGraceMs = 200;
  */
 export class WorkerGroup {
   readonly worldSize: number;
+  /** Workers of this group on each host. */
+  readonly ranksPerHost: number;
   /** What the workers were started for: engines in them run on it. */
   readonly device: 'cpu' | 'cuda';
   /** Resolves with the first cause when the group fails, also while no call is pending. */
@@ -85,6 +87,7 @@ export class WorkerGroup {
     const options = resolveGroupOptions(given);
     const { worldSize, device, deadTimeoutMs } = options;
     this.worldSize = worldSize;
+    this.ranksPerHost = worldSize / options.hosts;
     this.device = device;
     this.failed = new Promise((resolve) => {
       this.#announceFailure = resolve;

@@ -40,6 +40,12 @@ test('a rank that has its new weights before another makes no token under the ol
   expect(new Set(made.map(({ version }) => version))).toEqual(new Set([0, 1]));
 });
 
+test('of the memory of a host its own ranks take a share each', async () => {
+  const { ranks, rollout } = rolloutOverRanks(6, { gpuMemoryUtilization: 0.6 }, 3);
+  await submit(rollout, 1).result;
+  expect(ranks[0]?.opened?.memoryShare).toBe(0.3);
+});
+
 test('weights that change while an engine begins are begun with again', async () => {
   const { ranks, rollout } = rolloutOverRanks(1, { freeCacheEngine: false });
   const begin = ranks[0]?.hold('beginRollout');

@@ -67,7 +67,8 @@ const KEYS = [
 export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRolloutOptions {
   const where = 'rollout options';
   checkOptionNames(where, o, KEYS);
-  const ranks = engine.device === 'cpu' ? engine.group.worldSize : 1;
+  // Of the memory of a host its workers take a share each; a GPU is its worker's own.
+  const sharing = engine.device === 'cpu' ? engine.group.ranksPerHost : 1;
   const utilization = numberOption(where, 'gpuMemoryUtilization', o.gpuMemoryUtilization, 0.5, {
     above: 0,
     max: 1,
@@ -81,7 +82,7 @@ export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): Nativ
       max: engine.model.config.maxPositions,
     }),
     kvCacheBytes: numberOption(where, 'kvCacheBytes', o.kvCacheBytes, 0, { integer: true, min: 0 }),
-    memoryShare: utilization / ranks,
+    memoryShare: utilization / sharing,
     chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
     prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
     tensorParallel: tensorParallelOf(where, engine, o.tensorParallel),
