@@ -23,7 +23,6 @@
 #include "parameters/parameter_layout.h"
 #include "parameters/state_kinds.h"
 #include "rollout/request.h"
-#include "rollout/samples.h"
 
 // The verbs of the core. Shapes: B sequences, L_i tokens each, of which the last R_i are the
 // response; "token" arrays are [sum L], "response" arrays are [sum R], concatenated, never padded.
@@ -53,14 +52,14 @@ struct EngineOptions {
   // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data
   // parallelism takes the rest. Ranks of one tensor-parallel group (and of one along cp) are called with the
   // same data, and all of them return the result. Ranks that share experts (ep) have data of their own, but
-  // for generate() and the rollout, which they do together.
+  // for the rollout, which they do together.
   ParallelDims parallel;
   // Of a tensor-parallel group: what is computed row by row between matrices is computed on 1/tp of the rows.
   bool sequence_parallel = false;
   // How the model is sharded over the ranks of a communicator. Nothing changes in a group of one.
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
   int64_t shard_size = 0;  // ranks of data parallelism that share one copy of the state; 0: all
-  // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
+  // Neighbouring ranks that share the micro-batches of every verb but the rollout (ulysses/sequence_group.h):
   // they are called with the same data, and all of them return the result of the whole. So do those of
   // parallel.cp, each with the rows of batch/row_parts.h.
   int64_t ulysses = 1;
@@ -202,7 +201,6 @@ class Engine {
                                     const ValueLossOptions& loss) = 0;
   virtual MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini,
                                  const SftLossOptions& loss) = 0;
-  virtual GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) = 0;
 
   // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine;
   // returns what its cache holds. Every rank at the same time; rollout_turn and park_rollout: every rank of

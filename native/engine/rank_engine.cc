@@ -9,7 +9,6 @@
 #include "checkpoint/tensor_file.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
-#include "rollout/generator.h"
 
 namespace troupe {
 
@@ -320,18 +319,6 @@ void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& l
   run_pipeline(pipeline_schedule(training ? options_.pipeline_order : PipelineOrder::kForward, shape,
                                  mesh_.pp()->rank()),
                mesh_.pp().get(), work);
-}
-
-GenerateResult RankEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
-  at::NoGradGuard no_grad;
-  const Beginning beginning(*this, 0);
-  require_head(HeadKind::kLm, "generate");
-  prepare();
-  agree({});
-  sharding_.acquire_all("generate");
-  GenerateResult result = troupe::generate(transformer_, prompts, options, [this] { check_abort(); });
-  sharding_.release_all();
-  return result;
 }
 
 void RankEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {

@@ -65,7 +65,6 @@ class RankEngine final : public Engine {
   MetricsList update_critic(const ValueBatch& batch, const MiniBatches& mini,
                             const ValueLossOptions& loss) override;
   MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini, const SftLossOptions& loss) override;
-  GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) override;
   RolloutStats open_rollout(const RolloutOptions& options) override;
   void begin_rollout(int64_t version, bool restart) override;
   RolloutTurn rollout_turn(RolloutCommands commands) override;

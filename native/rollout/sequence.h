@@ -50,9 +50,7 @@ struct Sequence {
   // Positions to compute before the next token can be sampled.
   int64_t remaining() const { return length() - computed; }
   // They are known, and have been sent, with the first token: whoever is computed anew has no use for them.
-  bool wants_prompt_log_probs() const {
-    return request.sampling.prompt_log_probs && response_length() == 0;
-  }
+  bool wants_prompt_log_probs() const { return request.sampling.prompt_log_probs && response_length() == 0; }
   // Whether the next token may be sampled as soon as they are computed.
   bool may_sample() const { return !request.sampling.constrained || has_mask; }
 };

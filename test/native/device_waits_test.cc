@@ -14,6 +14,7 @@
 #include "comm/communicator.h"
 #include "engine/engine.h"
 #include "fake_device.h"
+#include "generation.h"
 #include "model/decoder_layout.h"
 #include "model/moe.h"
 #include "parameters/parameter_store.h"
@@ -270,25 +271,25 @@ TEST(gradients_are_summed_while_the_device_computes_those_of_the_next_block) {
 // step; rows, positions, pages and uniform numbers go to the device without a wait.
 TEST(the_host_waits_once_per_step_of_a_generation) {
   constexpr int64_t kSamples = 4, kMore = 8;
-  SamplingOptions nucleus;
+  test::SamplingOptions nucleus;
   nucleus.temperature = 0.8;
   nucleus.top_p = 0.9;
-  SamplingOptions greedy;
+  test::SamplingOptions greedy;
   greedy.temperature = 0;
-  for (const auto& [variant, sampling] : {std::pair(std::string("qwen3"), SamplingOptions{}),
+  for (const auto& [variant, sampling] : {std::pair(std::string("qwen3"), test::SamplingOptions{}),
                                           {"qwen3", nucleus},
                                           {"qwen3", greedy},
                                           {"gemma2", nucleus},
-                                          {"qwen3_moe", SamplingOptions{}}}) {
+                                          {"qwen3_moe", test::SamplingOptions{}}}) {
     const auto generated = [&](at::Device device, int64_t tokens) {
       const auto engine = create_engine(on(device, variant, 2), nullptr);
-      const PromptBatch prompts{
+      const test::PromptBatch prompts{
           at::tensor({1, 2, 3, 4, 5}, at::kInt), at::tensor({0, 2, 5}, at::kInt), 2, {7, 8, 9, 10}};
-      SamplingOptions options = sampling;
+      test::SamplingOptions options = sampling;
       options.max_new_tokens = tokens;
-      const auto run = [&] { return engine->generate(prompts, options); };
+      const auto run = [&] { return test::generate(*engine, prompts, options); };
       run();
-      GenerateResult result;
+      test::GenerateResult result;
       const DeviceCounts counts = counted_on_device([&] { result = run(); });
       return std::pair(result, counts);
     };

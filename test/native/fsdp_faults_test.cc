@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "doomed.h"
+#include "generation.h"
 #include "toy_training.h"
 
 // A rank that is lost in a collective of a phase: what its peers say, and when. Processes and signals are
@@ -53,8 +54,8 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
         const auto engine = create_engine(options, comm);
         const Share share = share_of(rank, {0, 1, 2, 0, 1, 2, 0, 1});
         if (phase == "generate") {
-          engine->generate({at::tensor({1, 2}, at::kInt), at::tensor({0, 2}, at::kInt), 1, {7}},
-                           {4, 1, 0, 1, {}});
+          test::generate(*engine, {at::tensor({1, 2}, at::kInt), at::tensor({0, 2}, at::kInt), 1, {7}},
+                         {4, 1, 0, 1, {}});
         }
         if (phase == "gather") engine->get_tensor(TensorKind::kExpAvg, "embed.weight");
         engine->update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, {}, 1);

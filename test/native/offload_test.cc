@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "generation.h"
 #include "sharded_training.h"
 
 // State on the host, gathers ahead of their use, and gradients that are summed once per mini-batch: none of
@@ -157,8 +158,8 @@ TEST(state_that_is_moved_between_phases_comes_back_by_itself) {
     const StateBytes before = moved->state_bytes();
     CHECK(same(before.host, {}));
     const auto generate = [](Engine& engine) {
-      return engine.generate({at::tensor({1, 2}, at::kInt), at::tensor({0, 2}, at::kInt), 1, {7}},
-                             {6, 1, 0, 1, {}});
+      return test::generate(engine, {at::tensor({1, 2}, at::kInt), at::tensor({0, 2}, at::kInt), 1, {7}},
+                            {6, 1, 0, 1, {}});
     };
     for (const StateKinds& kinds : {StateKinds{true, false, false}, StateKinds{false, false, true}, kAll}) {
       moved->offload(kinds);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "counted.h"
+#include "generation.h"
 #include "megatron/pipeline.h"
 #include "ranks.h"
 #include "sharded_training.h"
@@ -277,21 +278,21 @@ TEST(a_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages_
 }
 
 TEST(samples_of_a_pipeline_are_those_of_one_process) {
-  const PromptBatch prompts{
+  const test::PromptBatch prompts{
       at::tensor({1, 2, 3, 4, 5, 6, 7}, at::kInt), at::tensor({0, 2, 7}, at::kInt), 2, {7, 8, 9, 10}};
-  SamplingOptions sampling;
+  test::SamplingOptions sampling;
   sampling.max_new_tokens = 9;
   sampling.temperature = 0.8;
   for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe"}) {
     const EngineOptions options = deep(variant, 4, 1);
-    GenerateResult expected;
+    test::GenerateResult expected;
     on_engine(options, 0, 1, 1,
-              [&](Engine& engine, int64_t) { expected = engine.generate(prompts, sampling); });
+              [&](Engine& engine, int64_t) { expected = test::generate(engine, prompts, sampling); });
     CHECK(expected.tokens.numel() > 0);
     for (const auto& [pp, vpp, dp] :
          {std::tuple<int64_t, int64_t, int64_t>{2, 1, 1}, {2, 2, 1}, {4, 1, 1}, {2, 1, 2}}) {
       on_engine(options, pp, vpp, dp, [&](Engine& engine, int64_t) {
-        const GenerateResult actual = engine.generate(prompts, sampling);
+        const test::GenerateResult actual = test::generate(engine, prompts, sampling);
         CHECK(actual.tokens.equal(expected.tokens));
         CHECK(actual.log_probs.equal(expected.log_probs));
       });

@@ -8,13 +8,16 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "generation.h"
 #include "rollout/cache_budget.h"
-#include "rollout/generator.h"
 #include "rollout/random.h"
 #include "rollout/sampler.h"
 #include "toy_decoder.h"
 
 using namespace troupe;
+using troupe::test::GenerateResult;
+using troupe::test::PromptBatch;
+using troupe::test::SamplingOptions;
 using troupe::test::toy_config;
 using troupe::test::ToyDecoder;
 
@@ -69,8 +72,7 @@ std::vector<Sample> samples_of(const GenerateResult& result) {
 
 std::vector<Sample> run(ToyDecoder& decoder, const PromptBatch& batch, const SamplingOptions& options,
                         const RolloutOptions& limits = {}) {
-  return samples_of(generate(
-      decoder, batch, options, [] {}, limits));
+  return samples_of(test::generate(decoder, batch, options, limits));
 }
 
 constexpr int64_t kPageBytes = 2 * 2 * 2 * 10 * 32 * 4;  // of toy_config()
@@ -236,17 +238,7 @@ TEST(stops_and_lengths) {
   }
   CHECK(stopped[4].tokens.size() <= 7);
   CHECK(run(decoder, batch_of(prompts, 1, seeds), sampling(1, 1))[3].tokens.size() == 1);
-  CHECK(samples_of(generate(decoder, batch_of({}, 3, {}), options, [] {})).empty());
-}
-
-TEST(abort_is_asked_once_per_step) {
-  ToyDecoder decoder;
-  int64_t calls = 0;
-  const auto batch = batch_of(toy_prompts(2), 1, {1, 2});
-  generate(decoder, batch, sampling(12, 1), [&] { ++calls; });
-  CHECK(calls == 13);  // the last finds nothing to do
-  const auto abort = [&] { fail(ErrorCode::kAborted, "asked to stop"); };
-  CHECK_THROWS(generate(decoder, batch, sampling(12, 1), abort), "asked to stop");
+  CHECK(run(decoder, batch_of({}, 3, {}), options).empty());
 }
 
 TEST(the_cache_takes_the_share_of_memory_that_is_asked_for) {
@@ -288,34 +280,26 @@ TEST(the_cache_knows_the_limits_of_control_groups) {
 
 TEST(bad_input) {
   ToyDecoder decoder;
-  const auto prompts = toy_prompts(3);
-  const auto good = batch_of(prompts, 1, {1, 2, 3});
-  const auto attempt = [&](const PromptBatch& batch, const SamplingOptions& options) {
-    generate(decoder, batch, options, [] {});
+  const auto attempt = [&](const Tokens& prompt, const SamplingOptions& options) {
+    run(decoder, batch_of({{4}, prompt}, 1, {1, 2}), options);
   };
-  CHECK_THROWS(attempt(batch_of({{1}, {}}, 1, {1, 2}), sampling(5, 1)), "prompt 1 is empty");
-  CHECK_THROWS(attempt(batch_of({{1}, {4, 97}}, 1, {1, 2}), sampling(5, 1)),
-               "prompt 1 has token id 97 at position 1");
-  CHECK_THROWS(attempt(batch_of({{-1}}, 1, {1}), sampling(5, 1)), "prompt 0 has token id -1");
-  CHECK_THROWS(attempt(batch_of(prompts, 2, {1, 2, 3}), sampling(5, 1)),
-               "one seed per sample, 3 prompts x 2 = 6");
-  CHECK_THROWS(attempt(batch_of(prompts, 0, {}), sampling(5, 1)), "n >= 1");
-  CHECK_THROWS(attempt(good, sampling(0, 1)), "max_new_tokens >= 1");
-  CHECK_THROWS(attempt(good, sampling(5, -0.1)), "temperature >= 0");
-  CHECK_THROWS(attempt(good, sampling(5, std::nan(""))), "temperature >= 0");
-  CHECK_THROWS(attempt(good, sampling(271, 1)),
-               "prompt 1 has 30 tokens; with max_new_tokens 271 that is 301");
+  CHECK_THROWS(attempt({}, sampling(5, 1)), "the prompt is empty");
+  CHECK_THROWS(attempt({4, 97}, sampling(5, 1)), "token id 97 at position 1");
+  CHECK_THROWS(attempt({-1}, sampling(5, 1)), "token id -1");
+  CHECK_THROWS(attempt({1}, sampling(0, 1)), "max_new_tokens >= 1");
+  CHECK_THROWS(attempt({1}, sampling(5, -0.1)), "temperature >= 0");
+  CHECK_THROWS(attempt({1}, sampling(5, std::nan(""))), "temperature >= 0");
   for (const double top_p : {0.0, 1.5, std::nan("")}) {
     auto options = sampling(5, 1);
     options.top_p = top_p;
-    CHECK_THROWS(attempt(good, options), "0 < top_p <= 1");
+    CHECK_THROWS(attempt({1}, options), "0 < top_p <= 1");
   }
   auto options = sampling(5, 1);
   options.top_k = -1;
-  CHECK_THROWS(attempt(good, options), "top_k >= 0");
+  CHECK_THROWS(attempt({1}, options), "top_k >= 0");
   decoder.head()[13].fill_(std::nan(""));
-  CHECK_THROWS(attempt(good, sampling(5, 1)),
-               "prompt 0, sample 0: [rollout] expected finite logits but response token 0");
+  CHECK_THROWS(attempt({1}, sampling(5, 1)),
+               "sample 0: [rollout] expected finite logits but response token 0");
 }
 
 TEST_MAIN()

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "generation.h"
 #include "long_training.h"
 
 // Engines of any layout over the batches of long_training.h, beside one process that has all sequences.
@@ -138,13 +139,13 @@ inline void check_first_forward(const EngineOptions& options, int64_t ranks_of_g
 // Six samples of two prompts, of kSampled tokens each.
 constexpr int64_t kSampled = 12;
 
-inline GenerateResult sample(Engine& engine, const PromptBatch& prompts) {
-  SamplingOptions sampling;
+inline test::GenerateResult sample(Engine& engine, const test::PromptBatch& prompts) {
+  test::SamplingOptions sampling;
   sampling.max_new_tokens = kSampled;
-  return engine.generate(prompts, sampling);
+  return test::generate(engine, prompts, sampling);
 }
 
-inline PromptBatch two_prompts() {
+inline test::PromptBatch two_prompts() {
   return {
       at::tensor({1, 2, 3, 9, 8, 40, 41}, at::kInt), at::tensor({0, 3, 7}, at::kInt), 3, {1, 2, 3, 4, 5, 6}};
 }
@@ -153,15 +154,15 @@ inline PromptBatch two_prompts() {
 // on each.
 template <typename Body>
 void check_generation(const EngineOptions& options, int64_t ranks, Body&& body) {
-  const GenerateResult expected = sample(*create_engine(alone(options)), two_prompts());
-  std::vector<GenerateResult> results(static_cast<size_t>(ranks));
+  const test::GenerateResult expected = sample(*create_engine(alone(options)), two_prompts());
+  std::vector<test::GenerateResult> results(static_cast<size_t>(ranks));
   on_ranks(ranks, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
-    GenerateResult& own = results[static_cast<size_t>(rank)];
+    test::GenerateResult& own = results[static_cast<size_t>(rank)];
     own = sample(*engine, two_prompts());
     body(*engine, own);
   });
-  for (const GenerateResult& result : results) {
+  for (const test::GenerateResult& result : results) {
     CHECK(result.tokens.equal(expected.tokens) && result.log_probs.equal(results[0].log_probs));
     CHECK((result.log_probs - expected.log_probs).abs().max().item<double>() < 1e-4);
   }
