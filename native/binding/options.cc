@@ -177,6 +177,7 @@ EngineOptions read_engine_options(const Field& dto) {
     options.sharding = parse_sharding_strategy(sharding.string());
   options.prefetch = dto["prefetch"].boolean();
   options.reduction = parse_reduction(dto["reduction"].string());
+  options.reduce_dtype = parse_dtype(dto["reduceDtype"].string());
   options.offload = read_state_kinds(dto["offload"]);
   return options;
 }

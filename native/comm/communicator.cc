@@ -18,11 +18,16 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.view({-1}).view(at::kByte);
 }
 
-void check(const at::Tensor& large, const at::Tensor& small, int64_t size, const char* name) {
-  require(large.is_contiguous() && small.is_contiguous() && large.scalar_type() == small.scalar_type() &&
-              large.numel() == small.numel() * size,
-          ErrorCode::kInternal, "[comm] ", name, " expected contiguous tensors of ", size, " * n and n, got ",
-          large.numel(), " and ", small.numel(), " elements");
+// widens: the small one may be float32 where the large one is narrower.
+void check(const at::Tensor& large, const at::Tensor& small, int64_t size, const char* name,
+           bool widens = false) {
+  const bool same =
+      large.scalar_type() == small.scalar_type() ||
+      (widens && at::isReducedFloatingType(large.scalar_type()) && small.scalar_type() == at::kFloat);
+  require(large.is_contiguous() && small.is_contiguous() && same && large.numel() == small.numel() * size,
+          ErrorCode::kInternal, "[comm] ", name, " expected contiguous tensors of ", size,
+          " * n and n of one dtype, got ", large.numel(), " elements of ", large.scalar_type(), " and ",
+          small.numel(), " of ", small.scalar_type());
 }
 
 // The sum of `parts` [size, n], in their order; of narrow types in float32.
@@ -117,10 +122,10 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
 
 Pending Communicator::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
                                            const CollectiveLabel& label) {
-  check(input, output, size_, "reduce_scatter");
+  check(input, output, size_, "reduce_scatter", /*widens=*/true);
   const Range range("reduce_scatter", label.subject);
   const int64_t sequence =
-      log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
+      log_.begin("reduce_scatter", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
   const AllocateFor received(MemoryPart::kGathered);
   const at::Tensor parts = at::empty_like(input);
   std::function<void()> moved = begin_all_to_all(bytes_of(parts), bytes_of(input));

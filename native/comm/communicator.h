@@ -63,7 +63,7 @@ class Communicator {
   void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   Pending all_to_all_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // output [n] <- the sum over ranks of part `rank` of input [size * n]. Of narrow types (bfloat16) the sum
-  // is float32 and rounded once.
+  // is float32 and rounded once, or not at all into an output of float32.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // The same, begun only, with memory of the size of the input until its wait(), which adds up.
   Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,

@@ -70,6 +70,7 @@ struct EngineOptions {
   // Gather the next group of parameters while one is at work.
   bool prefetch = false;
   GradientReduction reduction = GradientReduction::kMicroBatch;
+  at::ScalarType reduce_dtype = at::kFloat;  // of sharded gradients on their way: ShardingOptions
   // Sum the gradients of a block while the one before it computes its own (with kMicroBatch). None: where the
   // device has streams, so not on a CPU, whose cores the sum would take from it.
   std::optional<bool> overlap_reduction;

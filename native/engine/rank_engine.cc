@@ -84,6 +84,7 @@ ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
           .shard_count = shard_count(options.sharding, options.shard_size, size),
           .prefetch = options.prefetch,
           .reduction = options.reduction,
+          .reduce_dtype = options.reduce_dtype,
           .overlap_reduction = options.overlap_reduction.value_or(!on_cpu_threads(options.device)),
           .expert_shard_count = shard_count(options.sharding, 0, size / options.parallel.ep)};
 }

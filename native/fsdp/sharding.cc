@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "base/counting_allocator.h"
 #include "base/error.h"
 #include "base/range.h"
 #include "base/simulated.h"
@@ -175,9 +176,14 @@ void Sharding::reduce(size_t group) {
   next_block_ = false;
   ParameterGroup& g = store_.groups()[group];
   const at::Tensor sum = at::empty_like(g.grad.tensor());
+  at::Tensor sent = g.full_grad.tensor();
+  if (options_.reduce_dtype != sent.scalar_type()) {
+    const AllocateFor part(MemoryPart::kGathered);
+    sent = sent.to(options_.reduce_dtype);
+    g.full_grad.release();
+  }
   reducing_.push_back(
-      {group, sum,
-       of(group).shards->reduce_scatter_async(sum, g.full_grad.tensor(), label("backward", group))});
+      {group, sum, of(group).shards->reduce_scatter_async(sum, sent, label("backward", group)), sent});
   if (!options_.overlap_reduction) settle_gradients();
 }
 

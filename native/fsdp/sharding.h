@@ -17,8 +17,8 @@ namespace troupe {
 
 // The parameters of one store, sharded over the ranks of a communicator (perhaps this one alone), and the
 // collectives that gather and reduce them; what is kept on the host comes to the device here. Gradients are
-// summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says,
-// between replicas once per mini-batch.
+// summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says, where
+// what is sent may be bfloat16 (reduce_dtype), between replicas once per mini-batch.
 //
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
@@ -118,12 +118,13 @@ class Sharding final : public ParameterAccess {
   };
   std::vector<Uses> uses_;           // by group
   std::map<size_t, Pending> ahead_;  // gathers of prefetched groups
-  // A group's gradient on its way to the shards. Its whole gradient and the parts of other ranks stay until
+  // A group's gradient on its way to the shards. What is sent of it and the parts of other ranks stay until
   // it has come, so that those of one block at a time are under way, while one more computes its own.
   struct Reduction {
     size_t group;
     at::Tensor sum;  // [shard]
     Pending pending;
+    at::Tensor sent;  // the whole gradient, or in a narrower dtype what it was rounded to
   };
   std::deque<Reduction> reducing_;
   bool next_block_ = false;  // a gradient has been acquired since these were released

@@ -1,6 +1,8 @@
 // How a model lies on the ranks of a communicator.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 
@@ -23,6 +25,8 @@ struct ShardingOptions {
   int64_t shard_count = 1;  // ranks whose shards make up one replica
   bool prefetch = false;    // gather ahead, at most the groups of one block
   GradientReduction reduction = GradientReduction::kMicroBatch;
+  // What gradients are rounded to on their way to the rank that sums them, in float32.
+  at::ScalarType reduce_dtype = at::kFloat;
   bool overlap_reduction = false;  // kMicroBatch beside the backward of the next block, one block's at a time
   int64_t expert_shard_count = 1;  // shard_count of experts, among the ranks that have the same ones
 };

@@ -224,3 +224,22 @@ test('a critic over three and over eight workers has the numbers of one', async 
     expect(relative(many.values, one.values)).toBeLessThan(2e-6);
   }
 });
+
+test('gradients that are sent in bfloat16: fewer bytes, and the same training up to their rounding', async () => {
+  const batch = raggedBatch(8, 3, 100);
+  const run = (reduceDtype: 'float32' | 'bfloat16') =>
+    withActor({ worldSize: 2, parallel: { sharding: 'shard_grad_op', reduceDtype } }, async (actor) => {
+      const sent = () => actor.engine.group.callAll(actor.name, 'bytesSent', () => []);
+      const before = await sent();
+      const { metrics } = await trainActor(actor, batch, 1);
+      const bytes = (await sent()).map((after, rank) => after - (before[rank] as number));
+      return { norm: metrics[0]?.['actor/grad_norm'] as number, bytes: Math.max(...bytes) };
+    });
+  const [wide, narrow] = [await run('float32'), await run('bfloat16')];
+  expect(narrow.norm).not.toBe(wide.norm);
+  expect(Math.abs(narrow.norm / wide.norm - 1)).toBeLessThan(2 ** -8);
+  expect(narrow.bytes).toBeLessThan(0.9 * wide.bytes);
+  await expect(
+    Actor.create({ ...actorOptions, parallel: { reduceDtype: 'float16' as 'float32' } }),
+  ).rejects.toThrow(/parallel.reduceDtype: expected one of float32, bfloat16 but got float16/);
+});

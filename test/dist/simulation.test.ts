@@ -90,15 +90,19 @@ test.each([
   '%s: bytes by the formulas are those of the engine',
   async (_name, directory, ranks, layout, checkpointing) => {
     const { config: shape } = readModelShape(directory, 'lm', 'model');
-    const spec = specOf(shape, ranks, { layout, checkpointing, microBatches: 11, strategy: 'shard_grad_op' });
-    const [role] = spec.roles as [RoleSpec];
     const { tp, cp, ep } = layout.parallel;
     const expected = { tp, cp, pp: layout.pipeline.stages, ep };
-    for (const simulated of await simulateRoles(spec)) {
-      const formulas = trafficFormulas(role, simulated, spec);
-      for (const [axis, size] of Object.entries(expected))
-        expect(formulas.some((formula) => formula.axis === axis)).toBe(size > 1);
-      for (const { axis, bytes } of formulas) expect([axis, bytes]).toEqual([axis, counted(simulated, axis)]);
+    for (const reduceDtype of ['float32', 'bfloat16'] as const) {
+      const load = { checkpointing, microBatches: 11, placement: { ...ON_DEVICE, reduceDtype } };
+      const spec = specOf(shape, ranks, { layout, strategy: 'shard_grad_op', ...load });
+      const [role] = spec.roles as [RoleSpec];
+      for (const simulated of await simulateRoles(spec)) {
+        const formulas = trafficFormulas(role, simulated, spec);
+        for (const [axis, size] of Object.entries(expected))
+          expect(formulas.some((formula) => formula.axis === axis)).toBe(size > 1);
+        for (const { axis, bytes } of formulas)
+          expect([axis, bytes]).toEqual([axis, counted(simulated, axis)]);
+      }
     }
   },
 );
@@ -214,6 +218,7 @@ test('offloaded state is simulated and held on the host; one reduction per mini-
     offload: { parameters: true, gradients: false, moments: true },
     prefetch: true,
     reduction: 'mini_batch',
+    reduceDtype: 'bfloat16',
   };
   const spec = specOf(shape, 2, { placement, dtype: 'bfloat16', microBatches: 3 });
   const { simulation } = await simulate(spec);

@@ -98,6 +98,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     device: 'cpu',
     dtype: 'float32',
     masterDtype: 'float32',
+    reduceDtype: 'float32',
     maxTokens: 64,
     gradientCheckpointing: false,
     optim: tinyOptim,

@@ -202,6 +202,32 @@ TEST(gradients_that_are_summed_beside_the_backward_have_the_bits_of_those_that_a
   }
 }
 
+TEST(gradients_that_are_sent_in_bfloat16_are_rounded_once_and_summed_in_float32) {
+  EngineOptions options = options_of("qwen3", HeadKind::kLm);
+  options.max_tokens = 400;  // one micro-batch in each mini-batch
+  options.optim->lr = 0;
+  options.reduce_dtype = at::kBFloat16;
+  for (const Spread& spread : {Spread{2, "full_shard"}, Spread{3, "shard_grad_op"}, Spread{2, "no_shard"}}) {
+    const auto owners = round_robin(spread.size);
+    const bool sharded = spread.sharding != "no_shard";
+    at::Tensor expected;
+    for (int64_t rank = 0; rank < spread.size; ++rank) {
+      const auto alone = create_engine(options);
+      at::Tensor own = train(*alone, HeadKind::kLm, share_of(rank, owners), 1).gradients;
+      if (sharded) own = own.to(at::kBFloat16).to(at::kFloat);
+      expected = expected.defined() ? expected + own : own;
+    }
+    for (const std::string reduction : {"micro_batch", "mini_batch"}) {
+      for (const bool overlap : {false, true}) {
+        options.reduction = parse_reduction(reduction);
+        options.overlap_reduction = overlap;
+        for (const Outcome& outcome : train_sharded(options, owners, spread, 1))
+          CHECK(outcome.gradients.equal(expected));
+      }
+    }
+  }
+}
+
 TEST(bytes_sent_by_an_update_are_the_theoretical_volume) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
   options.max_tokens = 400;  // one micro-batch in each of the two mini-batches
@@ -210,6 +236,10 @@ TEST(bytes_sent_by_an_update_are_the_theoretical_volume) {
        {Spread{2, "full_shard"}, Spread{3, "full_shard"}, Spread{3, "shard_grad_op"}}) {
     for (const Outcome& outcome : train_sharded(options, round_robin(spread.size), spread, 1))
       CHECK(outcome.bytes_sent == theoretical_bytes(parameters, spread, 2, 2));
+    options.reduce_dtype = at::kBFloat16;  // two sums of half the bytes each
+    for (const Outcome& outcome : train_sharded(options, round_robin(spread.size), spread, 1))
+      CHECK(outcome.bytes_sent == theoretical_bytes(parameters, spread, 2, 1));
+    options.reduce_dtype = at::kFloat;
   }
 }
 

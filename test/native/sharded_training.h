@@ -74,6 +74,7 @@ struct Outcome {
   at::Tensor before;               // log-probs or values of this rank's sequences before any update
   std::vector<double> grad_norms;  // of every step
   at::Tensor weights;              // all of them, flat
+  at::Tensor gradients;            // of the last mini-batch
   double loss = 0;                 // this rank's part of the last mini-batch's
   StateBytes bytes;
   int64_t bytes_sent = 0;  // by the updates
@@ -101,11 +102,14 @@ inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t 
     outcome.loss = loss == metrics.back().end() ? 0 : loss->second;
   }
   outcome.bytes_sent = engine.bytes_sent() - bytes_sent;
-  std::vector<at::Tensor> weights;
-  for (const ParameterInfo& info : engine.parameters()) {
-    weights.push_back(engine.get_tensor(TensorKind::kParam, info.name).view({-1}));
-  }
-  outcome.weights = at::cat(weights);
+  const auto all = [&](TensorKind kind) {
+    std::vector<at::Tensor> tensors;
+    for (const ParameterInfo& info : engine.parameters())
+      tensors.push_back(engine.get_tensor(kind, info.name).view({-1}));
+    return at::cat(tensors);
+  };
+  outcome.weights = all(TensorKind::kParam);
+  outcome.gradients = all(TensorKind::kGrad);
   outcome.bytes = engine.state_bytes();
   return outcome;
 }

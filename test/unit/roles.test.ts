@@ -152,6 +152,28 @@ test('masters in bfloat16 are computed with as they are, in the plan too, and th
   expect(trainedOptions(sftSettings(sft('engine.model_dtype=bfloat16')), 9).masterDtype).toBe('bfloat16');
 });
 
+test('gradients are sent in bfloat16 where mixed_precision says so, with either strategy, and the plan knows', () => {
+  const key = 'fsdp_config.mixed_precision.reduce_dtype';
+  const parallelOf = (config: ResolvedConfig) =>
+    engineOptions(actorSettings(config), group, config).parallel as { reduceDtype?: string };
+  const config = ppo(`actor_rollout_ref.actor.${key}=bf16`, `critic.model.${key}=fp32`);
+  expect(parallelOf(config).reduceDtype).toBe('bfloat16');
+  expect(roleSpec(actorSettings(config), { device: 'cpu', worldSize: 4 }).placement.reduceDtype).toBe(
+    'bfloat16',
+  );
+  expect(roleSpec(criticSettings(config), { device: 'cpu', worldSize: 4 }).placement.reduceDtype).toBe(
+    'float32',
+  );
+  expect(parallelOf(ppo())).not.toHaveProperty('reduceDtype');
+  const megatron = ppo(
+    'actor_rollout_ref.actor.strategy=megatron',
+    `actor_rollout_ref.actor.${key}=bfloat16`,
+  );
+  expect(parallelOf(megatron).reduceDtype).toBe('bfloat16');
+  const supervised = sftSettings(sft('engine.mixed_precision.reduce_dtype=bf16'));
+  expect(supervised.fsdp.mixed_precision?.reduce_dtype).toBe('bf16');
+});
+
 test('LoRA by the names of Megatron is LoRA by ours', () => {
   const lora = 'actor_rollout_ref.model.lora';
   const config = ppo(`${lora}.rank=4`, `${lora}.target_modules=[linear_qkv,linear_fc1]`);

@@ -129,6 +129,11 @@ export interface EngineOptions {
      * mini_batch: once per optimiser step, so fewer bytes are sent, but whole float32 gradients of all parameters are kept.
      */
     reduce?: Reduction;
+    /**
+     * What sharded gradients are rounded to on their way to the worker that sums them, in float32: float32 (default), or bfloat16 for half of
+     * the bytes.
+     */
+    reduceDtype?: 'float32' | 'bfloat16';
   };
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
@@ -175,6 +180,7 @@ export interface ResolvedEngineOptions {
   pipeline: NativePipelineOptions;
   prefetch: boolean;
   reduction: Reduction;
+  reduceDtype: 'float32' | 'bfloat16';
   offload: NativeStateKinds;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;

@@ -23,8 +23,9 @@ const PARALLEL_KEYS = [
   'fsdpSize',
   'sharding',
   'prefetch',
-].concat(['reduce', ...PIPELINE_KEYS]);
+].concat(['reduce', 'reduceDtype', ...PIPELINE_KEYS]);
 const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
+const REDUCE_DTYPES = ['float32', 'bfloat16'] as const;
 const REDUCTIONS: readonly Reduction[] = ['micro_batch', 'mini_batch'];
 
 /**
@@ -38,10 +39,10 @@ export function resolveParallel(
   strategy: 'fsdp' | 'megatron',
 ): Pick<
   ResolvedEngineOptions,
-  'sharding' | 'shardSize' | 'ulysses' | 'parallel' | 'pipeline' | 'prefetch' | 'reduction'
+  'sharding' | 'shardSize' | 'ulysses' | 'parallel' | 'pipeline' | 'prefetch' | 'reduction' | 'reduceDtype'
 > {
   checkOptionNames(`${where}.parallel`, o, PARALLEL_KEYS);
-  const { fsdpSize = -1, sharding, ulysses = 1, prefetch, reduce } = o;
+  const { fsdpSize = -1, sharding, ulysses = 1, prefetch, reduce, reduceDtype } = o;
   const parallel = resolveTensor(where, o, worldSize);
   const pipeline = resolvePipeline(where, o, worldSize);
   const { tp } = parallel;
@@ -90,6 +91,7 @@ export function resolveParallel(
     pipeline,
     prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
     reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
+    reduceDtype: choiceOption(where, 'parallel.reduceDtype', reduceDtype, REDUCE_DTYPES, 'float32'),
   };
   if (worldSize === 1) return { sharding: null, shardSize: 0, ...shared };
   return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= dataRanks ? 0 : fsdpSize, ...shared };

@@ -388,6 +388,7 @@ function nativeOptions(
     pipeline: o.pipeline,
     prefetch: o.prefetch,
     reduction: o.reduction,
+    reduceDtype: o.reduceDtype,
     offload: o.offload,
   };
 }

@@ -55,6 +55,8 @@ export interface NativeEngineOptions {
   /** Gather the next group of parameters while one is at work. */
   prefetch: boolean;
   reduction: Reduction;
+  /** Of sharded gradients on their way to the rank that sums them. */
+  reduceDtype: 'float32' | 'bfloat16';
   /** What begins on the host. */
   offload: NativeStateKinds;
 }

@@ -29,7 +29,7 @@ const MOST_GPUS = 1024;
 const ROW_TILE = 128;
 
 /** The placement that takes least. */
-const ON_HOST: Placement = {
+const ON_HOST: Omit<Placement, 'reduceDtype'> = {
   offload: { parameters: true, gradients: true, moments: true },
   prefetch: false,
   reduction: 'micro_batch',
@@ -272,7 +272,7 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
       strategy: 'full_shard',
-      placement: role.keys.placement === null ? role.placement : ON_HOST,
+      placement: role.keys.placement === null ? role.placement : { ...role.placement, ...ON_HOST },
       capacity: packs(role) ? Math.min(role.capacity, leastCapacity(role)) : role.capacity,
     }),
   );

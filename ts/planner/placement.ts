@@ -8,10 +8,12 @@ export interface Placement {
   offload: NativeStateKinds;
   prefetch: boolean;
   reduction: Reduction;
+  reduceDtype: NativeEngineOptions['reduceDtype'];
 }
 
 export const ON_DEVICE: Placement = {
   offload: { parameters: false, gradients: false, moments: false },
   prefetch: false,
   reduction: 'micro_batch',
+  reduceDtype: 'float32',
 };

@@ -55,7 +55,7 @@ export function roleSpec(
   const lora = roleAdapters(role, model);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
-  const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel;
+  const { fsdpSize = -1, sharding = 'no_shard', prefetch = false, reduceDtype = 'float32' } = parallel;
   return {
     name: role.name,
     model,
@@ -76,6 +76,7 @@ export function roleSpec(
       },
       prefetch,
       reduction,
+      reduceDtype,
     },
     capacity: role.tokensPerRank,
     gradientCheckpointing: role.gradientCheckpointing,

@@ -167,22 +167,23 @@ function expertTraffic(part: Part): TrafficFormula {
   };
 }
 
-/** Weights of blocks gathered, and float32 gradients summed. */
+/** Weights of blocks gathered, and gradients summed. */
 function dataTraffic(part: Part, groups: readonly NativeSimulatedGroup[], ranks: number): TrafficFormula[] {
   const { role, element, micros, learns } = part;
   // Copies of shards, experts of their own ranks, adapters: the table alone.
   if ((role.shardSize !== null && role.shardSize < ranks) || role.layout.parallel.ep > 1 || role.lora)
     return [];
   const whole = sum(groups.filter(({ name }) => name.startsWith('layers.')).map((group) => group.whole));
-  const gradients =
-    4 * (role.strategy === 'no_shard' ? 2 : role.placement.reduction === 'micro_batch' ? micros : 1);
+  const { reduction, reduceDtype } = role.placement;
+  const sums = role.strategy === 'no_shard' ? 2 : reduction === 'micro_batch' ? micros : 1;
+  const sent = role.strategy !== 'no_shard' && reduceDtype === 'bfloat16' ? 2 : 4;
   const gathers =
     role.strategy === 'no_shard' ? 0 : role.strategy === 'shard_grad_op' ? 1 : micros * (learns ? 2 : 1);
   return [
     {
       axis: 'dp',
-      text: `${count(whole)} parameters x (${gathers} x ${element} B${learns ? ` + ${gradients / 4} x 4 B` : ''}) x ${ranks - 1}/${ranks}`,
-      bytes: (whole * (gathers * element + (learns ? gradients : 0)) * (ranks - 1)) / ranks,
+      text: `${count(whole)} parameters x (${gathers} x ${element} B${learns ? ` + ${sums} x ${sent} B` : ''}) x ${ranks - 1}/${ranks}`,
+      bytes: (whole * (gathers * element + (learns ? sums * sent : 0)) * (ranks - 1)) / ranks,
     },
   ];
 }

@@ -26,6 +26,8 @@ export interface ShardingKeys extends OffloadKeys {
   fsdp_size: number;
   reshard_after_forward: boolean;
   forward_prefetch: boolean;
+  /** Of what learns. */
+  mixed_precision?: { reduce_dtype: 'fp32' | 'float32' | 'bf16' | 'bfloat16' };
 }
 
 /** What they mean here; fsdp_size 1 is no_shard. */
@@ -44,6 +46,7 @@ export function parallelOptions(
       ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
       prefetch: fsdp.forward_prefetch,
       reduce,
+      ...(/^bf/.test(fsdp.mixed_precision?.reduce_dtype ?? '') ? { reduceDtype: 'bfloat16' } : {}),
     },
     offload: offloadOptions(fsdp),
   };

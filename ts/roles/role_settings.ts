@@ -89,13 +89,17 @@ function spreadOf<Fsdp extends ShardingKeys>(
   const { strategy, megatron } = role;
   if (strategy !== 'megatron') return { fsdp, layout: WHOLE_MODEL, section: fsdpSection };
   return {
-    fsdp: megatronSharding(megatron),
+    fsdp: { ...megatronSharding(megatron), ...reductionOf(fsdp) },
     layout: megatronLayout(megatron),
     section: layoutSection,
   };
 }
 
 /** Dtypes of a role that learns, by the section that its strategy names. */
+/** What holds with either strategy. */
+const reductionOf = ({ mixed_precision }: ShardingKeys): Pick<ShardingKeys, 'mixed_precision'> =>
+  mixed_precision === undefined ? {} : { mixed_precision };
+
 const dtypesOf = (
   { strategy, megatron }: Pick<Learner, 'strategy' | 'megatron'>,
   fsdp: { dtype: EngineDtype | null; model_dtype: EngineDtype },

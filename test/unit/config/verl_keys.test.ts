@@ -38,7 +38,8 @@ actor_rollout_ref.actor.optim.{weight_decay,betas,clip_grad,min_lr_ratio,num_cyc
 actor_rollout_ref.actor.optim.{override_optimizer_config,zero_indexed_step}
 actor_rollout_ref.actor.fsdp_config.{param_offload,optimizer_offload,offload_policy,reshard_after_forward,fsdp_size}
 actor_rollout_ref.actor.fsdp_config.{forward_prefetch,model_dtype,dtype,use_orig_params,seed,full_determinism,wrap_policy}
-actor_rollout_ref.actor.fsdp_config.{ulysses_sequence_parallel_size,use_torch_compile,forward_only,strategy,qat,mixed_precision}
+actor_rollout_ref.actor.fsdp_config.{ulysses_sequence_parallel_size,use_torch_compile,forward_only,strategy,qat}
+actor_rollout_ref.actor.fsdp_config.mixed_precision.{param_dtype,reduce_dtype,buffer_dtype}
 actor_rollout_ref.actor.fsdp_config.{entropy_from_logits_with_chunking,entropy_checkpointing,grad_offload}
 actor_rollout_ref.ref.{strategy,fsdp_config,use_torch_compile,log_prob_micro_batch_size,log_prob_micro_batch_size_per_gpu}
 actor_rollout_ref.ref.{log_prob_use_dynamic_bsz,log_prob_max_token_len_per_gpu,ulysses_sequence_parallel_size,profiler}

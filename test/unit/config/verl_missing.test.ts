@@ -46,7 +46,7 @@ describe('what is missing is named', () => {
     ],
     [
       '+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32',
-      'actor_rollout_ref.actor.fsdp_config.mixed_precision',
+      'actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype',
       /another mixed precision/,
     ],
     [
@@ -252,6 +252,8 @@ describe('what is missing is named', () => {
     'trainer.use_v1=True',
     'data.max_response_length=9 actor_rollout_ref.rollout.response_length=9',
     '+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16',
+    '+actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype=bf16',
+    'actor_rollout_ref.actor.fsdp_config.mixed_precision=null',
     'actor_rollout_ref.actor.router_replay.mode=disabled',
     '+actor_rollout_ref.model.override_config.attention_dropout=0. +actor_rollout_ref.model.override_config.attn_implementation=sdpa',
     '+actor_rollout_ref.model.override_config.max_position_embeddings=32768',

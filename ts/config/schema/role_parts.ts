@@ -43,12 +43,17 @@ export const mtp = {
   num_speculative_tokens: OF_DRAFTS,
 };
 export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
-/** Reductions in float32, compute in the dtype of the role. */
-export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat16 with float32 reductions', {
-  param_dtype: ['bf16', 'bfloat16'],
-  reduce_dtype: ['fp32', 'float32'],
-  buffer_dtype: ['fp32', 'float32'],
-});
+const OTHER_PRECISION = 'another mixed precision than bfloat16, with gradients in float32 or bfloat16';
+/** Compute in the dtype of the role. */
+export const mixedPrecision = {
+  param_dtype: needs(OTHER_PRECISION, 'bf16', 'bfloat16'),
+  reduce_dtype: field(
+    choice('fp32', 'float32', 'bf16', 'bfloat16'),
+    'fp32',
+    'What sharded gradients are rounded to on their way to the rank that sums them, in float32 (docs/numerics.md). bf16: half of the bytes.',
+  ),
+  buffer_dtype: needs(OTHER_PRECISION, 'fp32', 'float32'),
+};
 /** Both names of FSDP mean the one engine that there is, spread by `fsdp`; megatron: by other keys. */
 const engineStrategy = (fsdp: string, megatron: string) =>
   field(
@@ -141,7 +146,7 @@ export const fsdpConfig = {
   use_orig_params: ignored(TORCH_ONLY),
   use_torch_compile: ignored(TORCH_ONLY),
   wrap_policy: ignored(TORCH_ONLY),
-  mixed_precision: MIXED_PRECISION,
+  mixed_precision: mixedPrecision,
   ulysses_sequence_parallel_size: field(
     count('ranks'),
     1,

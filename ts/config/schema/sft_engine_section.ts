@@ -1,7 +1,7 @@
 import { ignored, moved, needs, sectionNeeds } from './field';
 import { contextSize, megatronSection, NOT_BALANCED } from './megatron_section';
 import { TORCH_ONLY } from './reasons';
-import { fsdpConfig, MIXED_PRECISION, QAT, SFT_STRATEGY } from './role_parts';
+import { fsdpConfig, mixedPrecision, QAT, SFT_STRATEGY } from './role_parts';
 
 const BALANCED = 'the load-balancing loss of routers in a supervised run';
 
@@ -31,7 +31,10 @@ export const engineSection = {
   router_replay: sectionNeeds('router replay in a supervised run', { mode: ['disabled'] }),
   model_dtype: moved('model.fsdp_config.model_dtype'),
   qat: QAT,
-  mixed_precision: MIXED_PRECISION,
+  mixed_precision: {
+    ...mixedPrecision,
+    reduce_dtype: moved('model.fsdp_config.mixed_precision.reduce_dtype'),
+  },
   full_determinism: ignored('runs are deterministic always'),
   forward_only: ignored('the model trains'),
   use_orig_params: ignored(TORCH_ONLY),

@@ -33,7 +33,7 @@ import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_sect
 import { FUSED, TORCH_ONLY } from './reasons';
 import {
   fsdpConfig,
-  MIXED_PRECISION,
+  mixedPrecision,
   mtp,
   overrideConfig,
   readImages,
@@ -134,7 +134,7 @@ export const sftSchema = {
       cpu_offload: moved('model.fsdp_config.offload_policy'),
       offload_params: ignored('offload_policy offloads everything, param_offload parameters alone'),
       model_dtype: fsdpConfig.model_dtype,
-      mixed_precision: MIXED_PRECISION,
+      mixed_precision: mixedPrecision,
       use_orig_params: ignored(TORCH_ONLY),
       use_torch_compile: ignored(TORCH_ONLY),
       wrap_policy: ignored(TORCH_ONLY),
