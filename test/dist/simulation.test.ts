@@ -48,7 +48,15 @@ function specOf(
     inference: o.frozen ? load : null,
     update: o.frozen ? null : load,
     rollouts: [],
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
+    keys: {
+      capacity: '',
+      dtype: '',
+      gradientCheckpointing: '',
+      layout: '',
+      sharding: '',
+      placement: '',
+      reduction: '',
+    },
   };
   return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
 }

@@ -171,12 +171,14 @@ function placements(spec: PlanSpec): Change[] {
     const { keys, placement, update } = role;
     const { offload } = placement;
     if (keys.placement === null) return [];
-    const change = (setting: string, changed: Partial<Placement>): Change => ({
-      text: `${keys.placement}.${setting}`,
+    const changeKey = (text: string, changed: Partial<Placement>): Change => ({
+      text,
       spec: withRoles(spec, (other) =>
         other === role ? { ...role, placement: { ...placement, ...changed } } : other,
       ),
     });
+    const change = (setting: string, changed: Partial<Placement>): Change =>
+      changeKey(`${keys.placement}.${setting}`, changed);
     const learns = update !== null;
     return [
       ...(learns && !offload.moments
@@ -189,7 +191,7 @@ function placements(spec: PlanSpec): Change[] {
         ? []
         : [change('param_offload=true', { offload: { ...offload, parameters: true } })]),
       ...(placement.reduction === 'mini_batch'
-        ? [change('gradient_reduction=micro_batch', { reduction: 'micro_batch' })]
+        ? [changeKey(`${keys.reduction}=micro_batch`, { reduction: 'micro_batch' })]
         : []),
       ...(placement.prefetch ? [change('forward_prefetch=false', { prefetch: false })] : []),
     ];

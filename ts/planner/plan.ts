@@ -116,6 +116,8 @@ export interface RoleSpec {
     sharding: string;
     /** Section of param_offload and what is beside it; null: there is none. */
     placement: string | null;
+    /** null: its gradients are summed in one way. */
+    reduction: string | null;
   };
 }
 

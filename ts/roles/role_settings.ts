@@ -64,6 +64,8 @@ export interface RoleSettings {
     sharding: string;
     /** Section of param_offload and what is beside it; null: there is none. */
     placement: string | null;
+    /** null: its gradients are summed in one way. */
+    reduction: string | null;
   };
 }
 
@@ -173,6 +175,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
       gradientCheckpointing: recomputingKey(actor, `${ACTOR}.megatron`, 'actor_rollout_ref.model'),
       sharding: spread.section,
       placement: spread.section,
+      reduction: `${ACTOR}.fsdp_config.gradient_reduction`,
     },
   };
 }
@@ -203,6 +206,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
       capacity: `${REFERENCE}.log_prob_max_token_len_per_gpu`,
       gradientCheckpointing: null,
       placement: spread.section,
+      reduction: null,
       ...(megatron ? { layout: spread.section, sharding: spread.section } : {}),
     },
   };
@@ -222,13 +226,20 @@ export function rolloutSettings(config: ResolvedConfig): RoleSettings {
     tokensPerRank: actor.tokensPerRank * actor.ulysses * (actor.layout.cp ?? 1),
     gradientCheckpointing: false,
     optim: null,
-    keys: { ...actor.keys, layout: ROLLOUT, gradientCheckpointing: null, sharding: ROLLOUT, placement: null },
+    keys: {
+      ...actor.keys,
+      layout: ROLLOUT,
+      gradientCheckpointing: null,
+      sharding: ROLLOUT,
+      placement: null,
+      reduction: null,
+    },
   };
 }
 
 export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedConfig): RoleSettings {
   const { model } = critic;
-  const spread = spreadOf(critic, 'critic', model.fsdp_config, 'critic.model.fsdp_config');
+  const spread = spreadOf(critic, 'critic.megatron', model.fsdp_config, 'critic.model.fsdp_config');
   return {
     name: 'critic',
     model: model.path,
@@ -255,6 +266,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
       gradientCheckpointing: recomputingKey(critic, 'critic.megatron', 'critic.model'),
       sharding: spread.section,
       placement: spread.section,
+      reduction: 'critic.model.fsdp_config.gradient_reduction',
     },
   };
 }
@@ -296,6 +308,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
       gradientCheckpointing: null,
       sharding: spread.section,
       placement: spread.section,
+      reduction: null,
     },
   };
 }
@@ -331,6 +344,7 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
       gradientCheckpointing: recomputingKey(role, 'engine', 'model'),
       sharding: spread.section,
       placement: 'model.fsdp_config',
+      reduction: 'model.fsdp_config.gradient_reduction',
     },
   };
 }

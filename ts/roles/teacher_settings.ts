@@ -32,6 +32,7 @@ export function teacherSettings(config: ResolvedConfig): RoleSettings[] {
       gradientCheckpointing: null,
       sharding: `${section}.fsdp_config`,
       placement: `${section}.fsdp_config`,
+      reduction: null,
     },
   }));
 }

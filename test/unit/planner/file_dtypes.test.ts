@@ -26,7 +26,15 @@ const specOf = (directory: string): RoleSpec => {
     inference: null,
     update: null,
     rollouts: [],
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
+    keys: {
+      capacity: '',
+      dtype: '',
+      gradientCheckpointing: '',
+      layout: '',
+      sharding: '',
+      placement: '',
+      reduction: '',
+    },
   };
 };
 
