@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { checkRequest } from '../../ts/rollout/check_request';
 import { ServerClient } from '../../ts/rollout/remote/server_client';
-import type { ServerPart, ServerProtocol } from '../../ts/rollout/remote/server_protocol';
+import type { EngineLimits, ServerPart, ServerProtocol } from '../../ts/rollout/remote/server_protocol';
 import type { RolloutRequest, SamplingParams } from '../../ts/rollout/request';
 import { FakeInferenceServer, type Respond } from './inference_server';
 
@@ -11,6 +11,14 @@ import { FakeInferenceServer, type Respond } from './inference_server';
 export const EXCHANGES = JSON.parse(
   readFileSync(resolve(__dirname, '../fixtures/rollout/exchanges.json'), 'utf8'),
 );
+/** A server on a CPU. */
+export const LIMITS: EngineLimits = {
+  sequences: 1024,
+  stepTokens: 8192,
+  memoryShare: null,
+  chunkedPrefill: true,
+  prefixCaching: true,
+};
 export const model = { vocabSize: 300, maxTokens: 64, eosTokenIds: [2] };
 
 const opened: { kill(): Promise<void> }[] = [];

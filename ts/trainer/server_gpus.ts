@@ -13,7 +13,7 @@ export interface ServerGpuNeeds {
 
 /**
  * CUDA_VISIBLE_DEVICES of each of `servers`: the next `each` of those that this process may use, from the first that is not taken again when all have been given
- * (servers then share them, and gpu_memory_utilization among their arguments says how). Nulls: it is not known which there are.
+ * (servers then share them, and rollout.gpu_memory_utilization says how). Nulls: it is not known which there are.
  * @throws ConfigError where one server asks for more than there are
  */
 export function serverGpus(

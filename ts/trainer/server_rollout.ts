@@ -19,6 +19,7 @@ import { TgiProtocol } from '../rollout/remote/tgi';
 import { tgiEndTokenIds } from '../rollout/remote/tgi_ends';
 import { VllmProtocol } from '../rollout/remote/vllm';
 import { serverGpus } from './server_gpus';
+import { serverLimits } from './server_limits';
 
 /** Weights go through a directory that both sides see; those of now stay there, because a server that comes back asks for them again. */
 export class ServerRollout {
@@ -181,7 +182,7 @@ function serversOf(
         {
           model,
           dtype,
-          maxTokens: config.data.max_prompt_length + config.data.max_response_length,
+          ...serverLimits(config, device),
           maxConcurrency: server.max_concurrency,
           seed: config.trainer.seed,
           tensorParallel,

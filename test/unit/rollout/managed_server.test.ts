@@ -41,6 +41,13 @@ const options = {
   seed: 1,
   tensorParallel: 1,
   releases: false,
+  limits: {
+    sequences: 8,
+    stepTokens: 8192,
+    memoryShare: null,
+    chunkedPrefill: true,
+    prefixCaching: true,
+  },
   command: [process.execPath, join(directory, 'server.cjs')],
   args: ['--extra', 'yes'],
   gpus: '3,5',

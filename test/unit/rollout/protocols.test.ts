@@ -8,7 +8,7 @@ import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import type { SamplingParams } from '../../../ts/rollout/request';
 import { sendEvents } from '../../helpers/inference_server';
-import { EXCHANGES, generate, model, start } from '../../helpers/protocol_exchanges';
+import { EXCHANGES, generate, LIMITS, model, start } from '../../helpers/protocol_exchanges';
 
 const LAUNCH = {
   model: 'm',
@@ -19,6 +19,7 @@ const LAUNCH = {
   maxConcurrency: 8,
   seed: 0,
   tensorParallel: 1,
+  limits: LIMITS,
 } as const;
 
 describe('vLLM', () => {

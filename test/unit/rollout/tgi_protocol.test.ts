@@ -7,7 +7,7 @@ import { TgiProtocol } from '../../../ts/rollout/remote/tgi';
 import { tgiEndTokenIds } from '../../../ts/rollout/remote/tgi_ends';
 import type { SamplingParams } from '../../../ts/rollout/request';
 import { sendEvents } from '../../helpers/inference_server';
-import { EXCHANGES, generate, model, start } from '../../helpers/protocol_exchanges';
+import { EXCHANGES, generate, LIMITS, model, start } from '../../helpers/protocol_exchanges';
 
 describe('TGI', () => {
   const { events, info } = EXCHANGES.tgi;
@@ -108,6 +108,7 @@ describe('TGI', () => {
       seed: 0,
       tensorParallel: 1,
       releases: false,
+      limits: LIMITS,
     } as const;
     const { args } = tgi.launch({ ...options, maxConcurrency: 256 });
     expect(args.join(' ')).toContain('--max-concurrent-requests 256');

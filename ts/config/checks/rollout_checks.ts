@@ -7,6 +7,7 @@ import { hasRolloutPool } from '../derived/pools';
 import { decodingNote, usesServers } from '../derived/rollout_place';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
+import { rolloutSection } from '../schema/rollout_section';
 import { SERVER_NAMES } from '../schema/rollout_server_section';
 
 const ROLLOUT = 'actor_rollout_ref.rollout';
@@ -68,7 +69,47 @@ function isHeader(value: string): boolean {
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
   const decoding = decodingNote(config);
-  return [...(decoding === null ? [] : [decoding]), ...sourceNotes(config), ...recordingNotes(config)];
+  return [
+    ...(decoding === null ? [] : [decoding]),
+    ...sourceNotes(config),
+    ...limitNotes(config),
+    ...recordingNotes(config),
+  ];
+}
+
+/** Keys of how much an engine may take. */
+const LIMITS = [
+  'gpu_memory_utilization',
+  'max_num_seqs',
+  'max_num_batched_tokens',
+  'max_model_len',
+  'enable_chunked_prefill',
+  'enable_prefix_caching',
+] as const;
+type Limit = (typeof LIMITS)[number];
+const MANAGED: Readonly<Record<string, readonly Limit[]>> = {
+  vllm: LIMITS,
+  sglang: LIMITS.filter((key) => key !== 'max_num_batched_tokens'),
+  tgi: ['gpu_memory_utilization', 'max_model_len'],
+};
+
+/** Of servers: what was given and does not reach them. */
+function limitNotes(config: ResolvedConfig): ConfigNote[] {
+  const { rollout } = config.actor_rollout_ref;
+  const { name, mode } = rollout;
+  if (!usesServers(config)) return [];
+  return LIMITS.filter((key) => rollout[key] !== rolloutSection[key].value).flatMap((key) => {
+    const path = `${ROLLOUT}.${key}`;
+    if (mode === 'server') return [{ path, reason: 'the servers were started by somebody else' }];
+    if (!MANAGED[name]?.includes(key))
+      return [
+        { path, reason: `${name} has no argument that means the same: give ${ROLLOUT}.server.args its own` },
+      ];
+    const { device } = config.trainer;
+    if (key !== 'gpu_memory_utilization' || device === 'cuda') return [];
+    const own = `on cpu a server keeps its own share of the memory, unless ${ROLLOUT}.server.args say more`;
+    return [{ path, reason: device === 'cpu' ? own : `works on a GPU; ${own}` }];
+  });
 }
 
 function recordingNotes({ skip: { rollout } }: ResolvedConfig): ConfigNote[] {

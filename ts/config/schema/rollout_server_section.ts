@@ -13,7 +13,11 @@ export const rolloutServerSection = {
     null,
     'Program and first arguments of a managed server; null: python3 -m vllm.entrypoints.openai.api_server, and the like.',
   ),
-  args: field(orNull(strings), null, 'More arguments of a managed server.'),
+  args: field(
+    orNull(strings),
+    null,
+    'More arguments of a managed server, after those that the run gives it.',
+  ),
   api_key_env: field(orNull(str), null, 'Environment variable that holds the key of the servers.'),
   max_concurrency: field(int(1, 65_536), 256, 'Requests at a time, of each server.'),
   recovery_timeout: field(

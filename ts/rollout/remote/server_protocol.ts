@@ -51,6 +51,19 @@ export interface LaunchOptions {
   tensorParallel: number;
   /** It will be asked to give its memory back. */
   releases: boolean;
+  limits: EngineLimits;
+}
+
+/** How much of the device its engine may take; of what it has no argument for, it decides. */
+export interface EngineLimits {
+  /** Requests that are computed at the same time; more than `maxConcurrency` never are. */
+  sequences: number;
+  /** Tokens of one step, prompts and decodes together. */
+  stepTokens: number;
+  /** Of each GPU's memory; null: there is none. */
+  memoryShare: number | null;
+  chunkedPrefill: boolean;
+  prefixCaching: boolean;
 }
 
 /** One kind of server. All but `launch`, `refusal` and `takes` throw ServerLost and ServerRefused. */

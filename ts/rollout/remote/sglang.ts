@@ -141,7 +141,9 @@ export class SglangProtocol implements ServerProtocol {
     await this.resume(server);
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed, tensorParallel, releases }: LaunchOptions) {
+  launch(options: LaunchOptions) {
+    const { model, host, port, dtype, maxTokens, seed, tensorParallel, releases } = options;
+    const { sequences, memoryShare, chunkedPrefill, prefixCaching } = options.limits;
     return {
       command: ['python3', '-m', 'sglang.launch_server'],
       args: [
@@ -151,6 +153,10 @@ export class SglangProtocol implements ServerProtocol {
         ...['--enable-deterministic-inference', '--sampling-defaults', 'openai'],
         ...(tensorParallel > 1 ? ['--tp-size', String(tensorParallel)] : []),
         ...(releases ? ['--enable-memory-saver'] : []),
+        ...['--max-running-requests', String(Math.min(sequences, options.maxConcurrency))],
+        ...(memoryShare === null ? [] : ['--mem-fraction-static', String(memoryShare)]),
+        ...(chunkedPrefill ? [] : ['--chunked-prefill-size', '-1']),
+        ...(prefixCaching ? [] : ['--disable-radix-cache']),
       ],
       env: { HF_HUB_OFFLINE: '1' },
     };

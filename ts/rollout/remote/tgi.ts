@@ -125,7 +125,9 @@ export class TgiProtocol implements ServerProtocol {
     return this.load(server);
   }
 
-  launch({ model, host, port, dtype, maxTokens, maxConcurrency, tensorParallel }: LaunchOptions) {
+  launch(options: LaunchOptions) {
+    const { model, host, port, dtype, maxTokens, maxConcurrency, tensorParallel } = options;
+    const { memoryShare } = options.limits;
     return {
       command: ['text-generation-launcher'],
       args: [
@@ -134,6 +136,7 @@ export class TgiProtocol implements ServerProtocol {
         // Of more than this (128 by default) it refuses some.
         ...['--max-concurrent-requests', String(maxConcurrency)],
         ...(tensorParallel > 1 ? ['--num-shard', String(tensorParallel)] : []),
+        ...(memoryShare === null ? [] : ['--cuda-memory-fraction', String(memoryShare)]),
       ],
       env: { HF_HUB_OFFLINE: '1' },
     };

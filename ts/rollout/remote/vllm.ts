@@ -154,7 +154,8 @@ export class VllmProtocol implements ServerProtocol {
     await server.json('POST', '/wake_up?tags=kv_cache', null);
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed, tensorParallel, releases }: LaunchOptions) {
+  launch(options: LaunchOptions) {
+    const { model, host, port, dtype, maxTokens, seed, tensorParallel, releases } = options;
     return {
       command: ['python3', '-m', 'vllm.entrypoints.openai.api_server'],
       args: [
@@ -167,10 +168,25 @@ export class VllmProtocol implements ServerProtocol {
         ...['--max-logprobs', String(MOST_TOP + 1)],
         ...(tensorParallel > 1 ? ['--tensor-parallel-size', String(tensorParallel)] : []),
         ...(releases ? ['--enable-sleep-mode'] : []),
+        ...limitArguments(options),
       ],
       env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
     };
   }
+}
+
+function limitArguments({ maxTokens, maxConcurrency, limits }: LaunchOptions): string[] {
+  const { sequences, stepTokens, memoryShare, chunkedPrefill, prefixCaching } = limits;
+  // It does not start where a prompt that it may not cut does not fit into a step, or a token of every sequence.
+  const tokens = chunkedPrefill ? stepTokens : Math.max(stepTokens, maxTokens);
+  return [
+    ...['--max-num-batched-tokens', String(tokens)],
+    ...['--max-num-seqs', String(Math.min(sequences, maxConcurrency, tokens))],
+    ...(memoryShare === null ? [] : ['--gpu-memory-utilization', String(memoryShare)]),
+    // Not every model can have both, and it knows which.
+    ...(chunkedPrefill ? [] : ['--no-enable-chunked-prefill']),
+    ...(prefixCaching ? [] : ['--no-enable-prefix-caching']),
+  ];
 }
 
 function samplingParams(s: CompleteSampling, grammar: Grammar | null): Record<string, unknown> {
