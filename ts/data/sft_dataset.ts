@@ -12,6 +12,16 @@ import type { Tokenizer } from './tokenizer';
 
 export type { SftSample } from './conversation';
 
+/** What examples must fit into that `maxLength` allows. */
+export interface SftRoom {
+  /** Fewer than `maxLength`. */
+  tokens: number;
+  /** What has so many, for errors: "the 128 positions of ...". */
+  limit: string;
+  /** What to do about it besides shorter examples. */
+  remedy: string;
+}
+
 export interface SftDatasetOptions {
   /** Column with a conversation; null: promptKey and responseKey are strings. */
   messagesKey: string | null;
@@ -26,6 +36,8 @@ export interface SftDatasetOptions {
   toolsKey: string | null;
   enableThinkingKey: string | null;
   maxLength: number;
+  /** Default: null, every example of `maxLength` tokens can be trained on. */
+  room?: SftRoom | null;
   truncation: 'error' | 'left' | 'right';
   /** Use at most so many rows (-1: all), drawn by seed when shuffling. */
   maxSamples: number;
@@ -78,7 +90,8 @@ export class SftDataset implements Dataset<SftSample> {
     const where = file.where(row);
     const { path } = file;
     const sample = await sampleOf(await file.row(row), this.tokenizer, this.options, { path, where });
-    return cut(sample.example, sample.images, this.options, where);
+    const { example, images } = sample;
+    return fitting(cut(example, images, this.options, where), this.options.room ?? null, where);
   }
 }
 
@@ -222,6 +235,17 @@ function cut(sample: SftSample, images: number, options: SftDatasetOptions, wher
     'INVALID_DATA',
     `[data] ${where}: the example has ${length} tokens (prompt ${sample.prompt.length}), and data.truncation=${truncation} to ` +
       `data.max_length ${maxLength} leaves none with a loss: raise it, or choose the other side`,
+  );
+}
+
+/** A longer one would end the run in the step that meets it. */
+function fitting(sample: SftSample, room: SftRoom | null, where: string): SftSample {
+  const length = sample.prompt.length + sample.response.length;
+  if (room === null || length <= room.tokens) return sample;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: the example has ${length} tokens (prompt ${sample.prompt.length}) and data.max_length allows them, but it does not fit into ` +
+      `${room.limit}: ${room.remedy}, or set data.max_length=${room.tokens} with data.truncation=left (keeps the end) or right (keeps the beginning)`,
   );
 }
 

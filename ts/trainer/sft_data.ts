@@ -3,6 +3,7 @@ import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
 import { SftDataset, type SftDatasetOptions, type SftSample } from '../data/sft_dataset';
 import { imageReading } from './image_reading';
+import { sftRoom } from './sft_room';
 import { loadTokenizer } from './training_data';
 
 /** An endless stream of training batches whose position can be kept and restored. */
@@ -26,6 +27,7 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.model);
   const images = imageReading(config.model, data.mm_processor_kwargs);
+  const room = sftRoom(config);
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
     const options: SftDatasetOptions = {
@@ -38,6 +40,7 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       toolsKey: data.tools_key,
       enableThinkingKey: data.enable_thinking_key,
       maxLength: data.max_length,
+      room,
       truncation: data.truncation,
       maxSamples,
       shuffle: data.shuffle,
@@ -50,11 +53,6 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
     return SampleSource.of<SftSample>(dataset, { kind: 'sft', paths, tokenizer: tokenizer.source, options });
   };
   const train = await open(data.train_files, data.train_max_samples);
-  const loader = new BatchLoader(train.length, await train.checkedLoad(), {
-    batchSize: data.train_batch_size,
-    shuffle: data.shuffle,
-    seed,
-  });
   let heldOut: SampleSource<SftSample> | null = null;
   const close = async (): Promise<void> => {
     await Promise.all([train.close(), heldOut?.close()]);
@@ -67,6 +65,13 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
     return examples;
   };
   try {
+    const loader = new BatchLoader(train.length, await train.checkedLoad(), {
+      batchSize: data.train_batch_size,
+      shuffle: data.shuffle,
+      seed,
+    });
+    // A run should not end in the middle for a row that never had a chance.
+    if (room !== null && train.threads) await train.check();
     return {
       train: {
         batchesPerEpoch: loader.batchesPerEpoch(),

@@ -57,6 +57,12 @@ export class SampleSource<T extends { images?: PromptImages }> {
     return async (indices) => Array.from(indices, (i) => samples[i] as T | null);
   }
 
+  /** Reads every sample and keeps none. @throws TroupeError of one that cannot be read */
+  async check(): Promise<void> {
+    for (const some of this.scattered(this.pictured ? FEW : Math.ceil(this.fitting / STRETCHES)))
+      await this.read(some);
+  }
+
   async close(): Promise<void> {
     await this.threads?.close();
   }
@@ -65,19 +71,25 @@ export class SampleSource<T extends { images?: PromptImages }> {
     // At once, not in windows of the files' order: these would be of one thread's share after another's.
     if (!this.pictured) return await this.read(Int32Array.from({ length: this.length }, (_, i) => i));
     const out = new Array<T | null>(this.length).fill(null);
-    const stretch = Math.ceil(this.length / STRETCHES);
-    for (let from = 0; from < stretch; from += FEW) {
-      const size = Math.min(FEW, stretch - from);
-      const few = Int32Array.from(
-        { length: STRETCHES * size },
-        (_, k) => Math.floor(k / size) * stretch + from + (k % size),
-      ).filter((i) => i < this.length);
+    for (const few of this.scattered(FEW)) {
       for (const [place, sample] of (await this.read(few)).entries()) {
         const i = few[place] as number;
         out[i] = sample === null ? null : this.kept(sample, i);
       }
     }
     return out;
+  }
+
+  /** All samples, up to `most` at a time of each of some stretches of the data. */
+  private *scattered(most: number): Generator<Int32Array> {
+    const stretch = Math.ceil(this.length / STRETCHES);
+    for (let from = 0; from < stretch; from += most) {
+      const size = Math.min(most, stretch - from);
+      yield Int32Array.from(
+        { length: STRETCHES * size },
+        (_, k) => Math.floor(k / size) * stretch + from + (k % size),
+      ).filter((i) => i < this.length);
+    }
   }
 
   private async read(indices: Int32Array): Promise<(T | null)[]> {
@@ -96,9 +108,14 @@ export class SampleSource<T extends { images?: PromptImages }> {
     return { ...sample, images };
   }
 
-  private readAhead(threads: SampleThreads<T>): ReadAhead<T> {
+  /** Rows of a window. */
+  private get fitting(): number {
     const { rows } = this.dataset;
-    const fitting = Math.floor(WINDOW_BYTES / (rows.bytes / rows.length));
-    return new ReadAhead(threads, Math.max(1, Math.min(fitting, WINDOW_ROWS)), WINDOW_READ_BYTES);
+    const most = Math.floor(WINDOW_BYTES / (rows.bytes / rows.length));
+    return Math.max(1, Math.min(most, WINDOW_ROWS));
+  }
+
+  private readAhead(threads: SampleThreads<T>): ReadAhead<T> {
+    return new ReadAhead(threads, this.fitting, WINDOW_READ_BYTES);
   }
 }
