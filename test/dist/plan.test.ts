@@ -263,12 +263,12 @@ test('positions of override_config in place of those of config.json', async () =
   expect(await positions(`${longer}=8192`)).toEqual([8192, 8192]);
   // As long as the configuration says, and not as the model was.
   const short = 'data.max_prompt_length=64';
-  const kept = async (...overrides: string[]) =>
+  const kept = async (response: number, ...overrides: string[]) =>
     (
       await report(
         [
           short,
-          'data.max_response_length=8000',
+          `data.max_response_length=${response}`,
           ...overrides,
           'actor_rollout_ref.rollout.n=1',
           'data.train_batch_size=64',
@@ -276,8 +276,9 @@ test('positions of override_config in place of those of config.json', async () =
         { gpus: 64 },
       )
     ).phases.find(({ verb }) => verb === 'generate')?.memory.kvCache;
-  const cached = await kept(`${longer}=8192`);
-  expect(cached).toBeGreaterThan(1.9 * ((await kept()) as number));
+  await expect(kept(8128)).rejects.toThrow(/8192 tokens are more than the 4096 positions of the model/);
+  const cached = await kept(8128, `${longer}=8192`);
+  expect(cached).toBeGreaterThan(1.9 * ((await kept(4032)) as number));
 });
 
 test('--json: the same numbers', async () => {
@@ -372,7 +373,8 @@ test('the trainer’s process: each phase, the peak, and a warning where its mac
 
 test('a model in MXFP4: what its files have, and what it becomes', () => {
   const model = `actor_rollout_ref.model.path=${resolve(__dirname, '../fixtures/mxfp4/actor')}`;
-  const { code, stdout } = troupe(config, model, '--gpus', '2', '--gpu-memory', '80GiB');
+  const lengths = ['data.max_prompt_length=64', 'data.max_response_length=64'];
+  const { code, stdout } = troupe(config, model, ...lengths, '--gpus', '2', '--gpu-memory', '80GiB');
   expect(code).toBe(0);
   // 49152 values in experts with 17 bytes per 32 of them, and 55376 others in bfloat16.
   const files = (49152 / 32) * 17 + 55376 * 2;

@@ -343,6 +343,24 @@ test('a batch is what its requests are one by one, while others run, and as far 
   });
 });
 
+test('a response ends where prompt and response reach maxTokens, as it does at maxNewTokens', async () => {
+  await withActor({ worldSize: 2, rollout: { maxModelLen: 40 } }, async (actor) => {
+    const prompts = [prompt(5, 1), prompt(30, 2), prompt(39, 3)];
+    const sampling = { maxNewTokens: 20, temperature: 0.9, n: 2, seed: 7, stopTokenIds: [] };
+    await expect(actor.generate(prompts, sampling)).rejects.toThrow(
+      /prompt 1 has 30 tokens and maxNewTokens is 20/,
+    );
+    const batch = await actor.generate(prompts, { ...sampling, maxTokens: 40 });
+    const lengths = Array.from({ length: 6 }, (_, j) => batch.response(j).length);
+    expect(lengths).toEqual([20, 20, 10, 10, 1, 1]);
+    const short = await actor.generate(prompts.slice(0, 2), { ...sampling, maxNewTokens: 10 });
+    for (const j of [0, 1, 2, 3]) expect([...batch.response(j)].slice(0, 10)).toEqual([...short.response(j)]);
+    await expect(actor.generate([prompt(40, 1)], { ...sampling, maxTokens: 40 })).rejects.toThrow(
+      /prompt 0 has 40 tokens: expected fewer than the 40 that prompt and response may have together/,
+    );
+  });
+});
+
 test('of batches that wait the one of the higher priority is served first', async () => {
   await withActor({ rollout: { maxNumSeqs: 4 } }, async ({ rollout }) => {
     const order: number[] = [];

@@ -50,6 +50,8 @@ export class FakeEngines {
   readonly miniBatches: PolicyUpdateOptions['miniBatchSize'][] = [];
   /** Of every rollout request. */
   readonly priorities: (number | undefined)[] = [];
+  /** The same. */
+  readonly mostNewTokens: number[] = [];
   closeError: Error | null = null;
   /** Sees every call before it is made, with its number from 1; may throw. */
   onCall: (count: number, name: string) => void = () => {};
@@ -151,6 +153,7 @@ export class FakeEngines {
   private generate(requests: readonly RolloutRequest[]): { tokens: number[]; logProbs: number[] }[] {
     this.call('generate');
     this.priorities.push(...requests.map(({ priority }) => priority));
+    this.mostNewTokens.push(...requests.map(({ sampling }) => sampling.maxNewTokens));
     let at = 0;
     return requests.map(({ promptIds, sampling }, i) => {
       const key = [String(sampling.seed), i, promptIds[0] as number, this.weights * 1e9] as const;

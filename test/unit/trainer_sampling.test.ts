@@ -3,6 +3,20 @@ import { batchArithmetic } from '../../ts/config/config';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { expectNoTrace, rareReward, runConfig, steps, trainer } from './fake_run';
 
+test.each([
+  ['in batches', []],
+  ['ahead of the steps', ['trainer.v1.trainer_mode=colocate_async']],
+])('rollout.max_model_len bounds responses that come %s', async (_, mode) => {
+  const most = async (...overrides: string[]): Promise<number[]> => {
+    const run = trainer({ overrides: ['trainer.total_training_steps=2', ...mode, ...overrides] });
+    await run.trainer.fit();
+    return [...new Set(run.engines.mostNewTokens)];
+  };
+  expect(await most()).toEqual([4]);
+  // Prompts have one token.
+  expect(await most('actor_rollout_ref.rollout.max_model_len=3')).toEqual([2]);
+});
+
 describe('dynamic sampling', () => {
   const dapo = [
     'algorithm.filter_groups.enable=true',

@@ -10,7 +10,6 @@ import {
   resolveConfig,
   resolveSftConfig,
 } from '../config/config';
-import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
 import { type Hidden, hide } from '../config/reading/hidden';
 import { parseOverride } from '../config/reading/overrides';
 import { type ConfigSource, configTree, parseYamlTree, readConfig } from '../config/reading/read';
@@ -18,6 +17,7 @@ import { getPath, isSftTree, leafPaths, type Tree } from '../config/reading/tree
 import { ConfigError } from '../errors';
 import { absentModels, checkModels, checkSftModel } from '../roles/check_models';
 import { decideImages } from '../roles/images_of_data';
+import { runRoles } from '../roles/model_roles';
 import { checkRouterKeys } from '../roles/router_keys';
 import { checkClassFile } from '../trainer/class_rows';
 
@@ -48,14 +48,7 @@ function checkFeatures(tree: Tree, load: () => void): void {
  * @throws ConfigError, TroupeError naming the key
  */
 async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promise<string[]> {
-  const roles =
-    'actor_rollout_ref' in config
-      ? {
-          reference: needsReference(config),
-          critic: needsCritic(config),
-          rewardModel: needsRewardModel(config),
-        }
-      : NO_OTHER_ROLES;
+  const roles = 'actor_rollout_ref' in config ? runRoles(config) : NO_OTHER_ROLES;
   const absent = absentModels(config, roles);
   const decided = await decideImages(config);
   checkRouterKeys(decided);

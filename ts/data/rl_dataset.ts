@@ -28,6 +28,8 @@ export interface RlDatasetOptions {
   /** Column that names the data source (reward_fn_key). */
   dataSourceKey: string;
   maxPromptLength: number;
+  /** What says so, for errors; default: data.max_prompt_length with that number. */
+  lengthLimit?: string;
   /** Leave out prompts that are too long, instead of truncating them or failing. */
   filterOverlongPrompts: boolean;
   truncation: 'error' | 'left' | 'right' | 'middle';
@@ -143,7 +145,7 @@ export class RlDataset implements Dataset<RlSample> {
     if (usable > 0) return usable;
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] all ${this.length} prompts are longer than data.max_prompt_length ${this.options.maxPromptLength}; ` +
+      `[data] all ${this.length} prompts are longer than ${this.lengthLimit}; ` +
         `the shortest has ${shortest} tokens`,
     );
   }
@@ -170,6 +172,10 @@ export class RlDataset implements Dataset<RlSample> {
       if (length <= limit) usable++;
     }
     return { usable, shortest };
+  }
+
+  private get lengthLimit(): string {
+    return this.options.lengthLimit ?? `data.max_prompt_length ${this.options.maxPromptLength}`;
   }
 
   /** The text of a prompt as it is counted: where an agent shows tools, a text is the user's message. */
@@ -242,7 +248,7 @@ export class RlDataset implements Dataset<RlSample> {
     if (images > 0)
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${where}: the prompt has ${tokens.length} tokens with its images, more than data.max_prompt_length ${limit}, and cannot be cut: ` +
+        `[data] ${where}: the prompt has ${tokens.length} tokens with its images, more than ${this.lengthLimit}, and cannot be cut: ` +
           'raise it, set data.filter_overlong_prompts=true, or read smaller images (data.mm_processor_kwargs.max_pixels)',
       );
     if (truncation === 'left') return tokens.slice(tokens.length - limit);
@@ -253,7 +259,7 @@ export class RlDataset implements Dataset<RlSample> {
     }
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] ${where}: the prompt has ${tokens.length} tokens, more than data.max_prompt_length ${limit}: raise it, or set ` +
+      `[data] ${where}: the prompt has ${tokens.length} tokens, more than ${this.lengthLimit}: raise it, or set ` +
         'data.filter_overlong_prompts=true or data.truncation=left|right|middle',
     );
   }

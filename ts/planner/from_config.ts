@@ -15,8 +15,9 @@ import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
 import { checkImages } from '../roles/check_images';
-import { checkTeacherSizes } from '../roles/check_teachers';
+import { checkSizes } from '../roles/check_sizes';
 import { decideImages } from '../roles/images_of_data';
+import { runRoles } from '../roles/model_roles';
 import {
   actorSettings,
   criticSettings,
@@ -86,9 +87,10 @@ export async function configuredPlan(
     return { program: 'sft', notes, pools: [pool], controller: null };
   }
   const config = await decideImages(resolveConfig(source, asked), note);
-  checkImages(config, { critic: needsCritic(config), rewardModel: needsRewardModel(config) });
+  const roles = runRoles(config);
+  checkImages(config, roles);
   checkRouterKeys(config);
-  checkTeacherSizes(config);
+  checkSizes(config, roles);
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
   notes.push(...imageNotes(pools));

@@ -3,34 +3,21 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { readModelShape } from '../checkpoint/model_shape';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
-import { policyRanks, rewardRanks } from '../config/derived/pools';
+import { policyRanks } from '../config/derived/pools';
 import { decodingRanks } from '../config/derived/rollout_place';
 import { checkLayout } from '../engine/check_layout';
 import { resolveParallel } from '../engine/parallel_options';
 import { checkDecoding } from './check_decoding';
 import { checkImages } from './check_images';
-import { checkTeacherSizes } from './check_teachers';
+import { checkSizes } from './check_sizes';
 import { parallelOptions } from './fsdp_options';
+import { modelRoles, type RunRoles } from './model_roles';
 import { roleAdapters } from './role_adapters';
-import {
-  actorSettings,
-  criticSettings,
-  type RoleSettings,
-  referenceSettings,
-  rewardModelSettings,
-  sftSettings,
-} from './role_settings';
+import { actorSettings, type RoleSettings, sftSettings } from './role_settings';
 import { teacherSettings } from './teacher_settings';
 
-/** The roles that a run has beside its actor. */
-export interface RunRoles {
-  reference: boolean;
-  critic: boolean;
-  rewardModel: boolean;
-}
-
 /**
- * What the models cannot do, heads, layers and experts that do not divide over the workers, and adapters of modules that are not there. Reads
+ * What the models cannot do, heads, layers and experts that do not divide over the workers, adapters of modules that are not there, and what {@link checkSizes} finds. Reads
  * config.json of each model, and no weight.
  * @param absent directories that are passed over
  * @throws ConfigError, TroupeError naming the key, with the numbers
@@ -40,7 +27,7 @@ export function checkModels(config: ResolvedConfig, roles: RunRoles, absent: rea
   const actor = actorSettings(config);
   if ([actor, ...teacherSettings(config)].every(isThere)) checkImages(config, roles);
   for (const { role, workers } of modelRoles(config, roles)) if (isThere(role)) checkRole(role, workers);
-  checkTeacherSizes(config, absent);
+  checkSizes(config, roles, absent);
   if (decodingRanks(config) > 1 && isThere(actor))
     checkDecoding(config, readModelShape(actor.model, actor.head, actor.keys.model, actor).config);
 }
@@ -57,19 +44,6 @@ export function absentModels(config: ResolvedConfig | ResolvedSftConfig, roles: 
       ? modelRoles(config, roles).map(({ role }) => role.model)
       : [sftSettings(config).model];
   return [...new Set(dirs)].filter((dir) => !existsSync(path.join(dir, 'config.json')));
-}
-
-function modelRoles(config: ResolvedConfig, needs: RunRoles): { role: RoleSettings; workers: number }[] {
-  const reference = needs.reference ? referenceSettings(config) : null;
-  const roles = [
-    actorSettings(config),
-    ...(reference === null ? [] : [reference]),
-    ...teacherSettings(config),
-    ...(needs.critic ? [criticSettings(config)] : []),
-  ].map((role) => ({ role, workers: policyRanks(config) }));
-  return needs.rewardModel
-    ? [...roles, { role: rewardModelSettings(config), workers: rewardRanks(config) }]
-    : roles;
 }
 
 function checkRole(role: RoleSettings, workers: number): void {

@@ -22,7 +22,7 @@ interface SamplingKeys {
 }
 
 function sampling(keys: SamplingKeys, config: ResolvedConfig): SamplingOptions {
-  const { ignore_eos, repetition_penalty } = config.actor_rollout_ref.rollout;
+  const { ignore_eos, repetition_penalty, max_model_len } = config.actor_rollout_ref.rollout;
   const maxNewTokens = config.data.max_response_length;
   return {
     maxNewTokens,
@@ -32,6 +32,7 @@ function sampling(keys: SamplingKeys, config: ResolvedConfig): SamplingOptions {
     topP: keys.top_p,
     repetitionPenalty: repetition_penalty,
     ...(ignore_eos ? { stopTokenIds: [] } : {}),
+    ...(max_model_len === null ? {} : { maxTokens: max_model_len }),
   };
 }
 

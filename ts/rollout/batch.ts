@@ -1,5 +1,6 @@
 // Batches as requests: n samples for each prompt, in order, with the seeds that follow from one.
 import { badOption } from '../base/check_options';
+import { roomFor } from '../base/response_room';
 import type { Batch, Seqs } from '../batch/batch';
 import type { PromptImage } from '../batch/prompt_image';
 import type { RolloutEngine } from './engine';
@@ -25,26 +26,36 @@ export async function sampleBatch(
   o: SamplingOptions,
   { images = null, where = 'rollout', check = () => undefined }: PromptOptions = {},
 ): Promise<Batch> {
-  const { sampling, n, seed } = resolveSampling(where, o);
+  const { sampling, n, seed, maxTokens } = resolveSampling(where, o);
+  const { maxNewTokens } = sampling;
   const batch = promptsBatch(where, prompts, n, images);
   check(batch);
+  const rooms = Array.from(batch.promptLens, (length) => roomFor(length, { maxNewTokens, maxTokens }));
   for (const [i, length] of batch.promptLens.entries()) {
-    if (length + sampling.maxNewTokens > engine.maxTokens) {
+    const room = rooms[i] as number;
+    if (room < 1) {
       throw badOption(
         where,
-        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the engine has room for ${engine.maxTokens} positions ` +
+        `prompt ${i} has ${length} tokens: expected fewer than the ${maxTokens} that prompt and response may have together`,
+      );
+    }
+    if (length + room > engine.maxTokens) {
+      throw badOption(
+        where,
+        `prompt ${i} has ${length} tokens and maxNewTokens is ${maxNewTokens}: the engine has room for ${engine.maxTokens} positions ` +
           '(those of the model, or of its cache: gpuMemoryUtilization)',
       );
     }
   }
   if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
   const seeds = sampleSeeds(batch, n, seed);
-  if (engine.submitBatch !== undefined) return engine.submitBatch({ prompts: batch, n, sampling, seeds });
+  if (engine.submitBatch !== undefined)
+    return engine.submitBatch({ prompts: batch, n, sampling, seeds, maxTokens });
   const ids = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
   const handles = Array.from(seeds, (own, j) =>
     engine.submit({
       promptIds: ids[Math.floor(j / n)] as Int32Array,
-      sampling: { ...sampling, seed: own },
+      sampling: { ...sampling, maxNewTokens: rooms[Math.floor(j / n)] as number, seed: own },
       ...(images === null ? {} : { images: images[Math.floor(j / n)] ?? [] }),
     }),
   );

@@ -51,6 +51,8 @@ export interface BatchRequest {
   /** Of all; texts and constraints are for single requests. */
   sampling: Omit<SamplingParams, 'seed' | 'stop' | 'constraint' | 'topLogProbs' | 'promptLogProbs'>;
   seeds: BigUint64Array;
+  /** Prompt and response together: a response that reaches it ends, as at `maxNewTokens`. Default: Infinity. */
+  maxTokens?: number;
   /** Of all of them: higher ones are admitted first, 0. */
   priority?: number;
   /** Also a column `version` [ΣR]: of the weights that made each token. */

@@ -32,6 +32,8 @@ export interface SamplingOptions {
   stopTokenIds?: number[];
   /** Default 0: calls with the same prompts and seed give the same samples. */
   seed?: number;
+  /** Prompt and response together: a response that reaches it ends. Default: a prompt that leaves no room for `maxNewTokens` is refused. */
+  maxTokens?: number;
 }
 
 const KEYS = [
@@ -44,6 +46,7 @@ const KEYS = [
   'repetitionPenalty',
   'stopTokenIds',
   'seed',
+  'maxTokens',
 ];
 
 export interface ResolvedSampling {
@@ -51,6 +54,8 @@ export interface ResolvedSampling {
   sampling: SamplingParams;
   n: number;
   seed: number;
+  /** Prompt and response together; Infinity: as the engine has it. */
+  maxTokens: number;
 }
 
 export function resolveSampling(where: string, o: SamplingOptions): ResolvedSampling {
@@ -78,6 +83,10 @@ export function resolveSampling(where: string, o: SamplingOptions): ResolvedSamp
     },
     n: countOption(where, 'n', o.n, RUN_LIMITS.samples, 1),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
+    maxTokens: numberOption(where, 'maxTokens', o.maxTokens, Number.POSITIVE_INFINITY, {
+      integer: true,
+      min: 2,
+    }),
   };
 }
 

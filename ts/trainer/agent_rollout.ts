@@ -50,7 +50,7 @@ export async function collectResponses(
   rollout: AgentRollout,
   engine: RolloutEngine,
   prompts: readonly Prompt[],
-  { n = 1, seed = 0, ...sampling }: SamplingOptions,
+  { n = 1, seed = 0, maxTokens = Number.POSITIVE_INFINITY, ...sampling }: SamplingOptions,
   uidPrefix: string,
   validation: boolean,
   { first = 0, ...part }: PartOptions = {},
@@ -76,6 +76,7 @@ export async function collectResponses(
   const trajectories = await collectTrajectories(agent, tasks, {
     ...options,
     ...part,
+    maxTokens: Math.min(options.maxTokens ?? maxTokens, maxTokens),
     first: first * n,
     engine,
     tokenizer,

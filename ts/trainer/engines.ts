@@ -21,7 +21,8 @@ import { endTokenIds } from '../data/end_tokens';
 import type { Tokenizer } from '../data/tokenizer';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
-import { checkModels, type RunRoles } from '../roles/check_models';
+import { checkModels } from '../roles/check_models';
+import type { RunRoles } from '../roles/model_roles';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import {
   actorSettings,

@@ -1,4 +1,6 @@
 // One prompt and its responses, whatever else is being worked on.
+
+import { roomFor } from '../base/response_room';
 import { deriveSeed } from '../base/seed';
 import type { StoppableTimers } from '../base/stoppable_timers';
 import type { Batch } from '../batch/batch';
@@ -41,7 +43,7 @@ export async function collectGroup(
     const part = { first: index, signal, timers, priority };
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
-  const { n, sampling: shared } = resolveSampling('rollout', sampling);
+  const { n, sampling: shared, maxTokens } = resolveSampling('rollout', sampling);
   const siblings = streamed.siblings.map(({ tokens }) => tokens);
   const seeds = promptSeeds(siblings, index, n, seed);
   const sampled = await sampleGroup(
@@ -53,6 +55,7 @@ export async function collectGroup(
       seeds,
       priority,
       versions: true,
+      maxTokens,
     },
     signal,
   );
@@ -68,8 +71,13 @@ async function sampleGroup(
   signal: AbortSignal,
 ): Promise<Batch> {
   if (engine.submitBatch !== undefined) return await unlessAborted(engine.submitBatch(request), signal);
-  const { prompts, n, sampling, seeds, priority } = request;
+  const { prompts, n, seeds, priority, maxTokens = Number.POSITIVE_INFINITY } = request;
   const promptIds = prompts.prompt(0);
+  const { maxNewTokens } = request.sampling;
+  const sampling = {
+    ...request.sampling,
+    maxNewTokens: roomFor(promptIds.length, { maxNewTokens, maxTokens }),
+  };
   const images = prompts.has('images') ? { images: prompts.get('images')[0] ?? [] } : {};
   const handles = Array.from(seeds, (seed) =>
     engine.submit({ promptIds, sampling: { ...sampling, seed }, priority, ...images }),

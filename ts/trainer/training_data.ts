@@ -4,7 +4,8 @@ import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
-import { ConfigError } from '../errors';
+import { checkSizes } from '../roles/check_sizes';
+import { runRoles } from '../roles/model_roles';
 import { rowsOfData, type SetRows } from './class_rows';
 import { imageReading } from './image_reading';
 import type { Decoder, Prompt } from './rollout';
@@ -56,18 +57,15 @@ export function loadTokenizer(model: {
   return tokenizer;
 }
 
-/** Sequences that the model has no positions for would fail in the middle of the run. */
-function checkPositions(config: ResolvedConfig): void {
-  const { max_prompt_length: prompt, max_response_length: response } = config.data;
-  const { path, override_config } = config.actor_rollout_ref.model;
-  const { max_position_embeddings: maxPositionEmbeddings } = override_config;
-  const { maxPositions } = loadModelDirectory(path, 'lm', { maxPositionEmbeddings }).config;
-  if (prompt + response <= maxPositions) return;
-  throw new ConfigError(
-    `data.max_response_length: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ` +
-      `${prompt + response} tokens are more than the ${maxPositions} positions of the model in ${path}`,
-    'data.max_response_length',
-  );
+/** A prompt leaves room for one token of a response at least. */
+function promptLimit({
+  data,
+  actor_rollout_ref: { rollout },
+}: ResolvedConfig): Pick<RlDatasetOptions, 'maxPromptLength' | 'lengthLimit'> {
+  const { max_model_len: most } = rollout;
+  if (most === null || most > data.max_prompt_length) return { maxPromptLength: data.max_prompt_length };
+  const lengthLimit = `actor_rollout_ref.rollout.max_model_len ${most} leaves beside a response (${most - 1})`;
+  return { maxPromptLength: most - 1, lengthLimit };
 }
 
 const filterNote = (left: number, all: number, what: string): string =>
@@ -116,7 +114,7 @@ async function batchesPerEpoch(
 export const loadTrainingData: LoadTrainingData = async (config, tools = null, signal) => {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
-  checkPositions(config);
+  checkSizes(config, runRoles(config));
   const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const rows = await rowsOfData(config, seed, images !== null, signal);
@@ -124,7 +122,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null, s
     const options: RlDatasetOptions = {
       promptKey: data.prompt_key,
       dataSourceKey: data.reward_fn_key,
-      maxPromptLength: data.max_prompt_length,
+      ...promptLimit(config),
       filterOverlongPrompts: data.filter_overlong_prompts,
       truncation: data.truncation,
       maxSamples,

@@ -1,4 +1,6 @@
 // Responses that stay in a worker until all of a batch are there: its controller is told their lengths, finds a place for each, and takes them once.
+
+import { roomFor } from '../base/response_room';
 import type {
   NativeImage,
   NativeImageBatch,
@@ -27,6 +29,8 @@ export interface BatchSubmission {
   keeps: boolean;
   /** Whether it is kept which weights made which token. */
   versions: boolean;
+  /** Prompt and response together: some responses have fewer than `sampling.maxNewTokens`. */
+  maxTokens: number;
 }
 
 export interface RolloutCommands extends NativeRolloutCommands {
@@ -171,12 +175,15 @@ export class KeptResponses {
     const { images: own } = batch;
     const before = all.length;
     all.push(...(own?.all ?? []));
-    const { firstId, prompts, promptLens, samples, seeds, sampling, priority, keeps, versions } = batch;
+    const { firstId, prompts, promptLens, samples, seeds, priority, keeps, versions, maxTokens } = batch;
+    const { maxNewTokens } = batch.sampling;
     const requests: NativeRolloutRequest[] = [];
     let start = 0;
     for (const [i, length] of promptLens.entries()) {
       const prompt = prompts.subarray(start, start + length);
       start += length;
+      const room = roomFor(length, { maxNewTokens, maxTokens });
+      const sampling = room === maxNewTokens ? batch.sampling : { ...batch.sampling, maxNewTokens: room };
       const images =
         own === null
           ? NO_IMAGES

@@ -1,9 +1,13 @@
 // What `troupe validate` and `troupe plan` find in the models of a run, where these are at hand.
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { validate } from '../../../ts/cli/validate';
 import { configuredPlan } from '../../../ts/planner/from_config';
 import { SHARDED_MODEL as MODEL } from '../../helpers/sharded';
 import { VISION_MODEL, visionModel } from '../../helpers/vision_model';
 import { MINIMAL, writeConfig } from '../config/write_config';
+import { tokenizerDirectory } from '../data/fake_tokenizer';
 
 const printed = async (keys: string[], text = MINIMAL): Promise<string> => {
   const lines: string[] = [];
@@ -21,6 +25,15 @@ const printed = async (keys: string[], text = MINIMAL): Promise<string> => {
 const POLICY = 'actor_rollout_ref.model.path';
 const GRPO = 'algorithm.adv_estimator=grpo';
 const reads = `${POLICY}=${VISION_MODEL}`;
+/** That the small models have positions for. */
+const LENGTHS = ['data.max_prompt_length=64', 'data.max_response_length=64'];
+const smaller = (of: string, change: object): string => {
+  const directory = mkdtempSync(join(tmpdir(), 'troupe-smaller-'));
+  const config = JSON.parse(readFileSync(join(of, 'config.json'), 'utf8'));
+  writeFileSync(join(directory, 'config.json'), JSON.stringify({ ...config, ...change }));
+  return directory;
+};
+const short = smaller(MODEL, { max_position_embeddings: 127 });
 
 test.each([
   [[], /algorithm\.adv_estimator: the policy in .* reads images: a critic of its family is not there/],
@@ -59,7 +72,7 @@ test.each([
     ],
   ],
 ])('what a model that reads images can do is validated, and it was looked at: %j', async (keys) => {
-  const text = await printed([reads, GRPO, ...keys]);
+  const text = await printed([reads, GRPO, ...LENGTHS, ...keys]);
   expect(text).toContain('is a valid configuration of troupe train');
   expect(text).not.toContain('not looked at');
 });
@@ -129,8 +142,8 @@ test.each([
     /^distillation\.distillation_loss\.topk: expected at most \d+, the vocabulary of the teacher in .*, got 1000/,
   ],
   [
-    ['distillation.enabled=true', `${TEACHER}=${MODEL}`, 'data.max_response_length=100000'],
-    /model_path: data\.max_prompt_length 512 \+ .* are more than the \d+ positions of the teacher/,
+    ['distillation.enabled=true', `${TEACHER}=${short}`, ...LENGTHS],
+    /model_path: data\.max_prompt_length 64 \+ .* are more than the 127 positions of the teacher/,
   ],
 ])('what the models have not is neither validated nor planned: %j', async (keys, message) => {
   const overrides = [
@@ -142,6 +155,72 @@ test.each([
   await expect(printed(overrides)).rejects.toThrow(message);
   const request = { file: writeConfig(), overrides, gpus: null, memory: null };
   await expect(configuredPlan(request, undefined as never)).rejects.toThrow(message);
+});
+
+const CRITIC = 'critic.model.path';
+const REWARD = 'reward.reward_model';
+/** Of which the tokenizer knows 49 ids. */
+const withTokenizer = [
+  `${POLICY}=${MODEL}`,
+  `actor_rollout_ref.model.tokenizer_path=${tokenizerDirectory()}`,
+];
+
+test.each<[string, string[], RegExp]>([
+  [
+    'the policy',
+    [`${POLICY}=${short}`, GRPO],
+    /^data\.max_response_length: data\.max_prompt_length 64 \+ data\.max_response_length 64 = 128 tokens are more than the 127 positions of the model in/,
+  ],
+  [
+    'the critic',
+    [`${POLICY}=${MODEL}`, `${CRITIC}=${short}`],
+    /^critic\.model\.path: .* = 128 tokens are more than the 127 positions of the critic in/,
+  ],
+  [
+    'the reward model',
+    [`${POLICY}=${MODEL}`, GRPO, `${REWARD}.enable=true`, `${REWARD}.model_path=${short}`],
+    /^reward\.reward_model\.model_path: .* the 127 positions of the reward model in .*reward\.reward_model\.truncation=left/,
+  ],
+  [
+    'what responses may have',
+    [`${POLICY}=${short}`, GRPO, 'actor_rollout_ref.rollout.max_model_len=128'],
+    /^actor_rollout_ref\.rollout\.max_model_len: expected at most 127, the positions of the policy in .*, got 128/,
+  ],
+  [
+    'the vocabulary of the critic',
+    [...withTokenizer, `${CRITIC}=${smaller(MODEL, { vocab_size: 48 })}`],
+    /^critic\.model\.path: the critic in .* has a vocabulary of 48 tokens, and the tokenizer of the policy \(.*\) makes ids up to 48/,
+  ],
+])('sequences that do not fit are neither validated nor planned: %s', async (_, keys, message) => {
+  const overrides = [...LENGTHS, ...keys];
+  await expect(printed(overrides)).rejects.toThrow(message);
+  const request = { file: writeConfig(), overrides, gpus: null, memory: null };
+  await expect(configuredPlan(request, undefined as never)).rejects.toThrow(message);
+});
+
+test.each<[string, string[]]>([
+  ['as long as there are positions', [`${POLICY}=${smaller(MODEL, { max_position_embeddings: 128 })}`, GRPO]],
+  [
+    'longer, but bounded together',
+    [`${POLICY}=${MODEL}`, `${CRITIC}=${short}`, 'actor_rollout_ref.rollout.max_model_len=127'],
+  ],
+  [
+    'positions that the configuration gives',
+    [`${POLICY}=${MODEL}`, `${CRITIC}=${short}`, 'critic.model.override_config.max_position_embeddings=128'],
+  ],
+  [
+    'cut for a reward model',
+    [
+      `${POLICY}=${MODEL}`,
+      GRPO,
+      `${REWARD}.enable=true`,
+      `${REWARD}.model_path=${short}`,
+      `${REWARD}.truncation=left`,
+    ],
+  ],
+  ['a vocabulary without padding', [...withTokenizer, `${CRITIC}=${smaller(MODEL, { vocab_size: 49 })}`]],
+])('sequences that fit are validated: %s', async (_, keys) => {
+  expect(await printed([...LENGTHS, ...keys])).toContain('is a valid configuration of troupe train');
 });
 
 test('beside a model that is not there the others are looked at', async () => {
@@ -157,7 +236,7 @@ test('beside a model that is not there the others are looked at', async () => {
 });
 
 test('a model that is not there is said to be not looked at', async () => {
-  const text = await printed([`${POLICY}=${MODEL}`, 'critic.model.path=far/away']);
+  const text = await printed([...LENGTHS, `${POLICY}=${MODEL}`, 'critic.model.path=far/away']);
   expect(text).toMatch(/# not looked at, as these directories have no config\.json:\n# {3}far\/away\n/);
 });
 

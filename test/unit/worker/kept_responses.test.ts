@@ -18,6 +18,7 @@ const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
   priority: -3,
   keeps: true,
   versions: false,
+  maxTokens: Number.POSITIVE_INFINITY,
   ...more,
 });
 const none = { images: [], submit: [], batches: [], abort: [], masks: [], milliseconds: 1 };

@@ -100,7 +100,9 @@ function limitNotes(config: ResolvedConfig): ConfigNote[] {
   if (!usesServers(config)) return [];
   return LIMITS.filter((key) => rollout[key] !== rolloutSection[key].value).flatMap((key) => {
     const path = `${ROLLOUT}.${key}`;
-    if (mode === 'server') return [{ path, reason: 'the servers were started by somebody else' }];
+    // That of prompt and response bounds what is asked of them.
+    if (mode === 'server')
+      return key === 'max_model_len' ? [] : [{ path, reason: 'the servers were started by somebody else' }];
     if (!MANAGED[name]?.includes(key))
       return [
         { path, reason: `${name} has no argument that means the same: give ${ROLLOUT}.server.args its own` },

@@ -129,7 +129,7 @@ export const rolloutSection = {
   max_model_len: field(
     orNull(count('tokens', 2)),
     null,
-    'Tokens of a prompt and its response at most; null: the model’s positions.',
+    'Tokens of a prompt and its response at most: a response to a long prompt is shorter, and data.max_prompt_length at most one less; null: the model’s positions.',
   ),
   enable_chunked_prefill: field(bool, true, 'Cut prompts over steps, beside the decodes of others.'),
   enable_prefix_caching: field(bool, true, 'Keep keys and values for later requests that begin alike.'),

@@ -62,6 +62,7 @@ export class BatchShare {
       priority: request.priority ?? 0,
       keeps: true,
       versions: request.versions ?? false,
+      maxTokens: request.maxTokens ?? Number.POSITIVE_INFINITY,
     };
   }
 

@@ -1,5 +1,6 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
 import { badOption } from '../../base/check_options';
+import { roomFor } from '../../base/response_room';
 import type { Batch } from '../../batch/batch';
 import { ColumnMemory } from '../../batch/column_memory';
 import { oneToAll } from '../../controller/dispatch';
@@ -134,16 +135,19 @@ export class NativeRollout implements RolloutEngine {
   async submitBatch(request: BatchRequest): Promise<Batch> {
     this.checkOpen();
     const { prompts } = request;
-    const sampling = Array.from(prompts.promptLens, (length, i) => {
-      const shared = this.checks.check(
-        { promptIds: prompts.prompt(i), sampling: request.sampling, priority: request.priority },
+    const { maxTokens = Number.POSITIVE_INFINITY } = request;
+    const { maxNewTokens } = request.sampling;
+    const shared = Array.from(prompts.promptLens, (length, i) => {
+      const room = roomFor(length, { maxNewTokens, maxTokens });
+      const sampling = room === maxNewTokens ? request.sampling : { ...request.sampling, maxNewTokens: room };
+      const own = this.checks.check(
+        { promptIds: prompts.prompt(i), sampling, priority: request.priority },
         this.bounds,
       );
-      this.checkFits(length + shared.maxNewTokens - 1);
-      return shared;
+      this.checkFits(length + room - 1);
+      return own;
     })[0];
-    if (sampling === undefined || request.n === 0)
-      throw badOption('rollout', 'expected at least one request');
+    if (shared === undefined || request.n === 0) throw badOption('rollout', 'expected at least one request');
     const calls: BatchCalls = {
       abort: (rank, ids) => this.ranks[rank]?.abort(ids),
       take: (share, receive) => this.takeShare(share, receive),
@@ -151,7 +155,7 @@ export class NativeRollout implements RolloutEngine {
     };
     // Whose tokens have versions are the parts of a batch: many, small, and copied into one.
     const memory = request.versions ? new ColumnMemory() : this.engine.memory;
-    const live = new LiveBatch(request, nativeSampling(sampling), calls, memory);
+    const live = new LiveBatch(request, nativeSampling({ ...shared, maxNewTokens }), calls, memory);
     this.heldBatches.push(live);
     this.schedule();
     return await live.result;
