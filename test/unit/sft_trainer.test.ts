@@ -203,6 +203,19 @@ test('a checkpoint of the other program is refused', async () => {
   await expect(runSft(other.directory, fakeEngine())).rejects.toThrow(/made by troupe train/);
 });
 
+test('so is a state of the other program that is held in memory', async () => {
+  const directory = runDirectory();
+  const held = mkdtempSync(join(tmpdir(), 'memory-'));
+  const dying = fakeEngine((count) => {
+    if (count === 2) throw new Error('killed');
+  });
+  const checkpoint_staging = { async: false, every_step: true, directory: held };
+  await expect(runSft(directory, dying, { checkpoint_staging })).rejects.toThrow('killed');
+  await expect(trainer({ directory }).trainer.fit()).rejects.toThrow(
+    /memory-.*global_step_1 was made by troupe sft/,
+  );
+});
+
 test('the z-loss needs a model with experts', async () => {
   const given = config(runDirectory());
   const path = join(CONFORMANCE, 'models', 'qwen2_tied', 'actor');

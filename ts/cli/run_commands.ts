@@ -12,7 +12,7 @@ import { TroupeError } from '../errors';
 import type { HostPool } from '../launch/host_pool';
 import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
 import { requeueAfter } from '../launch/slurm';
-import { stagingOf } from '../run/checkpoint_staging';
+import { leftInMemory } from '../run/checkpoint_staging';
 import { CheckpointStore } from '../run/checkpoint_store';
 import type { FitResult } from '../trainer/fit_loop';
 import { ResilientRun, type RunSession, type SessionPlace } from '../trainer/resilient_run';
@@ -130,7 +130,7 @@ function goOnFromNewest(mode: ResumeMode): string[] {
 /** Whether a process before this one has saved, on the disk or in memory, what the run is to go on from. A session says what is damaged of it. */
 const hasBeenAtWork = (config: ResolvedConfig | ResolvedSftConfig): boolean =>
   config.trainer.resume_mode !== 'disable' &&
-  (new CheckpointStore(config.trainer.default_local_dir).newestStep > 0 || stagingOf(config)?.left === true);
+  (new CheckpointStore(config.trainer.default_local_dir).newestStep > 0 || leftInMemory(config).left);
 
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {
   for (const { path, reason } of configNotes(config)) say(`note: ${path}: ${reason}`);

@@ -10,7 +10,7 @@ import { type Checkpoint, CheckpointStore } from './checkpoint_store';
 import type { RunConfig } from './config_changes';
 import type { TrainerState } from './trainer_state';
 
-/** In the run directory and in the one in memory: equal where the one belongs to the other. */
+/** In the run directory and in the one in memory, equal where the one belongs to the other: a random number, and where the one in memory is. */
 const ID = '.staging';
 const OWNER_ONLY = 0o700;
 
@@ -41,25 +41,31 @@ export class CheckpointStaging<State extends object> {
     return id !== null && id === idOf(this.directory) && this.#store.holdsRun();
   }
 
-  /** What an earlier process of this run has left; null: nothing, or of another run. @throws TroupeError IO when it is damaged */
-  latest(): Checkpoint<State> | null {
-    return this.left ? this.#store.latest() : null;
+  /** Of what is held, whole or not. @throws TroupeError IO when that cannot be known */
+  get step(): number {
+    return this.#store.newestStep;
   }
 
-  /** Reads all of its files. @throws TroupeError IO naming one that is not as it was written */
-  check(checkpoint: Checkpoint<State>): Promise<void> {
-    return this.#store.check(checkpoint);
+  /** What an earlier process of this run has {@link left}. @throws TroupeError IO when it is damaged */
+  latest(): Checkpoint<State> {
+    const checkpoint = this.#store.latest();
+    if (checkpoint !== null) return checkpoint;
+    throw new TroupeError('IO', `[checkpoint] the state that was held in ${this.directory} is missing`);
   }
 
-  /** What was left goes. `run`: which of the runs in the directory this is. @throws TroupeError IO where nothing can be written */
-  begin(run: number): void {
+  /**
+   * What was left here goes. `run`: which of the runs in the directory this is; `elsewhere`: what it goes on from is held in another
+   * place, and is to be found there until something is held here. @throws TroupeError IO where nothing can be written
+   */
+  begin(run: number, elsewhere: boolean): void {
     try {
-      rmSync(this.directory, { recursive: true, force: true });
+      this.remove();
       makeDirectories(dirname(this.directory));
       mkdirSync(this.directory, { mode: OWNER_ONLY });
       if (statSync(this.directory).uid !== (process.getuid?.() ?? 0)) throw new Error('it is another user’s');
-      const id = randomBytes(16).toString('hex');
-      for (const directory of [this.directory, this.#root]) writeFileAtomic(join(directory, ID), id);
+      const id = `${randomBytes(16).toString('hex')} ${this.directory}`;
+      writeFileAtomic(join(this.directory, ID), id);
+      if (!elsewhere) writeFileAtomic(join(this.#root, ID), id);
     } catch (error) {
       throw new TroupeError(
         'IO',
@@ -82,11 +88,13 @@ export class CheckpointStaging<State extends object> {
   async hold(step: number, state: State, write: (directory: string) => Promise<void>): Promise<boolean> {
     try {
       await this.#store.save(step, state, write);
-      return true;
     } catch (error) {
       if (error instanceof TroupeError && error.code === 'NO_SPACE') return false;
       throw error;
     }
+    const id = idOf(this.directory);
+    if (id !== null && id !== idOf(this.#root)) writeFileAtomic(join(this.#root, ID), id);
+    return true;
   }
 
   /** Begins to copy what is held into `store`; see {@link settled}. */
@@ -113,8 +121,10 @@ export class CheckpointStaging<State extends object> {
 
   /** Nothing of it is needed any more. */
   remove(): void {
+    const id = idOf(this.#root);
+    // First: what is half removed is not to be taken for damaged.
+    if (id !== null && id === idOf(this.directory)) rmSync(join(this.#root, ID), { force: true });
     rmSync(this.directory, { recursive: true, force: true });
-    rmSync(join(this.#root, ID), { force: true });
   }
 }
 
@@ -123,13 +133,23 @@ const MEMORY = '/dev/shm';
 
 /** What a configuration asks for; null: nothing. */
 export function stagingOf(config: RunConfig): CheckpointStaging<TrainerState> | null {
-  const { default_local_dir: root } = config.trainer;
-  // Programs put configurations together from sections, and may leave this one out.
-  const asked = config.trainer.checkpoint_staging ?? { async: false, every_step: false, directory: null };
+  const asked = keysOf(config);
   const use = { async: asked.async || rolesSaveAsync(config), everyStep: asked.every_step };
   if (!use.async && !use.everyStep) return null;
-  return new CheckpointStaging(root, asked.directory ?? MEMORY, use);
+  return new CheckpointStaging(config.trainer.default_local_dir, asked.directory ?? MEMORY, use);
 }
+
+/** Where an earlier process of the run may have {@link CheckpointStaging.left} something, whatever the configuration asks for now. */
+export function leftInMemory(config: RunConfig): CheckpointStaging<TrainerState> {
+  const { default_local_dir: root } = config.trainer;
+  const [, directory] = /^\S+ (.+)$/s.exec(idOf(resolve(root)) ?? '') ?? [];
+  const memory = directory === undefined ? (keysOf(config).directory ?? MEMORY) : dirname(directory);
+  return new CheckpointStaging<TrainerState>(root, memory, { async: false, everyStep: false });
+}
+
+// Programs put configurations together from sections, and may leave this one out.
+const keysOf = ({ trainer }: RunConfig): RunConfig['trainer']['checkpoint_staging'] =>
+  trainer.checkpoint_staging ?? { async: false, every_step: false, directory: null };
 
 function rolesSaveAsync(config: RunConfig): boolean {
   if (!('actor_rollout_ref' in config)) return false;

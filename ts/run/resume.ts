@@ -30,14 +30,15 @@ export interface Resumed {
 
 /**
  * The checkpoint that `trainer.resume_mode` asks for, checked with all of its files; null to start from the beginning. `shown`: the
- * configuration as it is written down; `staging`: where a newer one may be held in memory, for `auto`; null: nowhere.
- * @throws TroupeError IO for one that is damaged or was made by the other program; ConfigError for one of another run
+ * configuration as it is written down; `left`: where a newer one may be held in memory, for `auto`.
+ * @throws TroupeError IO for one that is damaged, where none serves in its place, or was made by the other program; ConfigError for
+ *   one of another run
  */
 export async function findCheckpoint(
   config: RunConfig,
   shown: Tree,
   store: CheckpointStore<TrainerState>,
-  staging: CheckpointStaging<TrainerState> | null = null,
+  left: CheckpointStaging<TrainerState>,
 ): Promise<Resumed | null> {
   const { resume_mode: mode } = config.trainer;
   if (mode === 'disable') return null;
@@ -51,15 +52,20 @@ export async function findCheckpoint(
     await store.check(checkpoint);
     return checkpoint;
   };
-  const held = mode === 'auto' ? await newestHeld(staging, store, verify) : null;
-  if (held !== null) return { checkpoint: held, again: true, staged: true, notes };
+  const held = mode === 'auto' ? await newestHeld(left, store, verify) : null;
+  if (held !== null && !(held instanceof TroupeError)) {
+    checkProgram(held, 'actor_rollout_ref' in config);
+    return { checkpoint: held, again: true, staged: true, notes };
+  }
   notes = [];
   const good =
     mode === 'auto'
       ? await store.newestGood(verify)
       : { checkpoint: await verify(store.read(resumePath(config))), damage: [] };
+  if (good === null && held !== null) throw nothingElse(held);
   if (good === null) return null;
-  const { checkpoint, damage } = good;
+  const { checkpoint } = good;
+  const damage = [...(held === null ? [] : [held.message]), ...good.damage];
   checkProgram(checkpoint, 'actor_rollout_ref' in config);
   if (mode === 'auto' && !store.namesLatest())
     notes.unshift(
@@ -69,22 +75,31 @@ export async function findCheckpoint(
   return { checkpoint, again: mode === 'auto', staged: false, notes };
 }
 
-/** What is held in memory, where that is newer than what is on the disk, and whole. */
+/** What is held in memory, where that is newer than what is on the disk; an error: what is wrong with it. */
 async function newestHeld(
-  staging: CheckpointStaging<TrainerState> | null,
+  left: CheckpointStaging<TrainerState>,
   store: CheckpointStore<TrainerState>,
   verify: (checkpoint: Checkpoint<TrainerState>) => Promise<Checkpoint<TrainerState>>,
-): Promise<Checkpoint<TrainerState> | null> {
+): Promise<Checkpoint<TrainerState> | TroupeError | null> {
+  if (!left.left) return null;
   try {
-    const held = staging?.latest() ?? null;
-    if (held === null || held.step <= store.newestStep) return null;
-    return await verify(held);
+    // What is missing has no step.
+    if (left.step > 0 && left.step <= store.newestStep) return null;
+    return await verify(left.latest());
   } catch (error) {
-    // Memory is no more than a short cut to what the disk has.
-    if (error instanceof TroupeError && error.code === 'IO') return null;
+    if (error instanceof TroupeError && error.code === 'IO') return error;
     throw error;
   }
 }
+
+/** For a run whose only state, in memory, is damaged. */
+const nothingElse = (damage: TroupeError): TroupeError =>
+  new TroupeError(
+    'IO',
+    `${damage.message}. It was held in memory alone, and there is no other step to go on from on the disk: begin anew with ` +
+      'trainer.resume_mode=disable',
+    { cause: damage },
+  );
 
 function resumePath(config: RunConfig): string {
   const path = 'resume_from_path' in config.trainer ? config.trainer.resume_from_path : null;

@@ -119,7 +119,7 @@ export class FitLoop {
     private readonly stop: StopRequest,
   ) {
     this.done = session.firstStep;
-    this.saved = session.firstStep;
+    this.saved = session.savedStep;
     this.position = training.position();
   }
 

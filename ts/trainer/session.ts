@@ -8,7 +8,7 @@ import { TroupeError } from '../errors';
 import { packageVersion } from '../install/package_root';
 import { createLoggers, type Loggers, warnOnStderr } from '../logging/loggers';
 import { RunRecords } from '../records/run_records';
-import { type CheckpointStaging, stagingOf } from '../run/checkpoint_staging';
+import { type CheckpointStaging, leftInMemory, stagingOf } from '../run/checkpoint_staging';
 import { type Checkpoint, CheckpointStore } from '../run/checkpoint_store';
 import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
@@ -32,6 +32,8 @@ interface Loadable {
 }
 
 export class Session {
+  /** What is held in memory is all that there is of a step. */
+  private onlyHeld = false;
   private loggers: Loggers | null = null;
   private directory: RunDirectory | null = null;
   private written: RunRecords | null = null;
@@ -63,9 +65,9 @@ export class Session {
       const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
       store.checkForeign();
       const shown = writtenConfig(config);
-      const staging = stagingOf(config);
-      const resumed = await findCheckpoint(config, shown, store, staging);
-      return new Session(claim, config, shown, store, staging, resumed, say);
+      const left = leftInMemory(config);
+      const resumed = await findCheckpoint(config, shown, store, left);
+      return new Session(claim, config, shown, store, stagingOf(config), left, resumed, say);
     } catch (error) {
       claim.release();
       throw error;
@@ -80,6 +82,8 @@ export class Session {
     private readonly store: CheckpointStore<TrainerState>,
     /** null: checkpoints go to the disk at once. */
     private staging: CheckpointStaging<TrainerState> | null,
+    /** What an earlier session has left in memory, perhaps in another place than {@link staging}; null: it is not needed. */
+    private left: CheckpointStaging<TrainerState> | null,
     private readonly resumed: Resumed | null,
     readonly say: (line: string) => void,
   ) {}
@@ -92,6 +96,11 @@ export class Session {
   /** Steps done before it. */
   get firstStep(): number {
     return this.checkpoint?.step ?? 0;
+  }
+
+  /** The newest step on the disk. */
+  get savedStep(): number {
+    return this.resumed?.staged ? this.store.newestStep : this.firstStep;
   }
 
   /** Loads what the checkpoint, if there is one, has for each engine. */
@@ -131,13 +140,15 @@ export class Session {
    */
   begin(directory: RunDirectory, totalSteps: number, readOnly: boolean): Loggers {
     const { checkpoint, firstStep } = this;
+    const notes = [...(this.resumed?.notes ?? [])];
     if (!readOnly) {
+      if (this.left?.left && this.config.trainer.resume_mode !== 'auto')
+        notes.push(`what an earlier session held in memory is removed: ${this.left.directory}`);
       directory.takeOver();
       this.store.removeLeftovers();
       if (this.resumed?.staged) this.store.goOnAs(this.resumed.checkpoint.run);
       else this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
-      if (!this.resumed?.staged) this.staging?.begin(this.store.currentRun);
-      else this.staging?.goOn(this.resumed.checkpoint.run);
+      notes.push(...this.beginInMemory());
       for (const log of LOGS)
         directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
     }
@@ -164,8 +175,32 @@ export class Session {
         warnOnStderr(line);
       },
     });
-    for (const note of this.resumed?.notes ?? []) this.note(`note: ${note}`);
+    for (const note of notes) this.note(`note: ${note}`);
     return this.loggers;
+  }
+
+  /** What an earlier session held goes, unless this one goes on from it: then it stays until there is something newer. @returns notes */
+  private beginInMemory(): string[] {
+    const { left, staging, resumed, firstStep } = this;
+    const { currentRun: run } = this.store;
+    this.onlyHeld = resumed?.staged ?? false;
+    const here = left?.directory === staging?.directory;
+    const elsewhere = this.onlyHeld && !here;
+    if (this.onlyHeld && here) staging?.goOn(run);
+    else staging?.begin(run, elsewhere);
+    if (elsewhere) {
+      const until = staging === null ? 'saved' : 'held or saved';
+      return [`the state after step ${firstStep} stays in ${left?.directory} until a newer one is ${until}`];
+    }
+    if (here) this.left = null;
+    else this.outdateLeft();
+    return [];
+  }
+
+  /** There is something newer than what an earlier session has left in memory. */
+  private outdateLeft(): void {
+    this.left?.remove();
+    this.left = null;
   }
 
   /** Sees to it that there is a page to watch the run at, where it is configured. A run goes on without it. */
@@ -219,6 +254,8 @@ export class Session {
     const held = staging?.use.async === true && (await staging.hold(step, state, write));
     if (held) staging.publish(step, this.store);
     else await this.store.save(step, state, write);
+    this.onlyHeld = false;
+    this.outdateLeft();
     const seconds = (performance.now() - start) / 1000;
     this.written?.events.tryAdd('checkpoint', `saved step ${step}`, {
       directory: `global_step_${step}`,
@@ -235,7 +272,11 @@ export class Session {
     const { staging } = this;
     if (staging === null || !staging.use.everyStep) return false;
     await staging.settled();
-    if (await staging.hold(step, this.state(step, position), write)) return true;
+    if (await staging.hold(step, this.state(step, position), write)) {
+      this.onlyHeld = true;
+      this.outdateLeft();
+      return true;
+    }
     this.note(
       `warning: there is no space for the state after a step in ${staging.directory}: it is not held there`,
     );
@@ -257,7 +298,9 @@ export class Session {
   /** Nothing is to follow what is on the disk, or (`failed`) perhaps something is: what is held in memory goes, or may stay. */
   leave(failed: boolean): void {
     if (this.onlyLooks) return;
-    if (!failed || this.staging?.use.everyStep !== true) this.staging?.remove();
+    if (failed && (this.onlyHeld || this.staging?.use.everyStep)) return;
+    this.staging?.remove();
+    this.outdateLeft();
   }
 
   private state(step: number, position: Position): TrainerState {

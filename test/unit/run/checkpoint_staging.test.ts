@@ -145,21 +145,123 @@ describe('after every step', () => {
     expect(read(directory, 'metrics.jsonl')).toBe(metrics);
   });
 
+  const stepThree = (held: string): string => join(held, readdirSync(held)[0] as string, 'global_step_3');
+
   test.each([
     [
-      'damaged',
-      (held: string) => {
-        const [name] = readdirSync(held) as [string];
-        writeFileSync(join(held, name, 'global_step_3/actor/weights'), '0.1');
-      },
+      'one flipped bit',
+      (held: string) => writeFileSync(join(stepThree(held), 'actor/weights'), '0.1'),
+      /global_step_3\/actor\/weights is not what was saved/,
     ],
-    ['gone, as after a restart of the machine', (held: string) => fs.rmSync(held, { recursive: true })],
-  ])('what is %s is passed over for the disk', async (_, harm) => {
+    [
+      'a state that cannot be read',
+      (held: string) => writeFileSync(join(stepThree(held), 'trainer.json'), '{'),
+      /global_step_3\/trainer\.json is damaged/,
+    ],
+    [
+      'a state that is not there',
+      (held: string) => fs.rmSync(stepThree(held), { recursive: true }),
+      /the state that was held in .*memory-.* is missing/,
+    ],
+  ])('damage (%s): the disk serves, with a warning; without one it is an error', async (_, harm, what) => {
     const [directory, held] = [runDirectory(), memory()];
     await expect(run(directory, staging(held), dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
     harm(held);
     const { said } = await run(directory, staging(held));
     expect(said).toContainEqual(expect.stringMatching(/resuming after step 2 from .*global_step_2/));
+    const [warning = ''] = said.filter((line) => /warning/.test(line));
+    expect(warning).toMatch(what);
+    expect(warning).toMatch(/going on from step 2 instead$/);
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+
+    const [bare, alone] = [runDirectory(), memory()];
+    const only = [...staging(alone), 'trainer.save_freq=-1'];
+    await expect(run(bare, only, dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    harm(alone);
+    const before = readdirSync(alone);
+    const failure = await run(bare, only).catch((error: Error) => error);
+    expect(failure).toMatchObject({ code: 'IO', message: expect.stringMatching(what) });
+    expect((failure as Error).message).toMatch(/trainer\.resume_mode=disable$/);
+    expect(readdirSync(alone)).toEqual(before);
+    const anew = await run(bare, [...only, 'trainer.resume_mode=disable']);
+    expect(anew.said).toContainEqual(expect.stringMatching(/^training for 5 steps/));
+    expect(read(bare, 'metrics.jsonl')).toBe(metrics);
+  });
+
+  test('gone, as after a restart of the machine: the disk serves', async () => {
+    const [directory, held] = [runDirectory(), memory()];
+    await expect(run(directory, staging(held), dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    fs.rmSync(held, { recursive: true });
+    const { said } = await run(directory, staging(held));
+    expect(said).toContainEqual(expect.stringMatching(/resuming after step 2 from .*global_step_2/));
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+  });
+
+  test('no longer asked for: it is gone on from all the same, and stays until a newer one is saved', async () => {
+    const [directory, held] = [runDirectory(), memory()];
+    await expect(run(directory, staging(held), dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    // Dies before it has saved: what is held is needed once more.
+    await expect(run(directory, [], dyingIn(0))).rejects.toThrow('killed');
+    const engines = new FakeEngines();
+    const inMemory: number[] = [];
+    engines.onCall = (_, name) => {
+      if (name === 'actor.saveCheckpoint') inMemory.push(readdirSync(held).length);
+    };
+    const { said, updates } = await run(directory, [], engines);
+    expect(said).toContainEqual(expect.stringMatching(/resuming after step 3 from .*memory-/));
+    expect(said).toContainEqual(
+      expect.stringMatching(/^note: the state after step 3 stays in .*memory-.* until a newer one is saved$/),
+    );
+    expect(updates).toBe(2 * updatesPerStep);
+    // While step 4 is saved, and while step 5 is.
+    expect(inMemory).toEqual([1, 0]);
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+    expect(readdirSync(held)).toEqual([]);
+  });
+
+  test('in another directory now: it is gone on from, and goes when a newer one is held there', async () => {
+    const [directory, held, next] = [runDirectory(), memory(), memory()];
+    const only = ['trainer.save_freq=-1'];
+    const died = run(directory, [...staging(held), ...only], dyingIn(3 * updatesPerStep));
+    await expect(died).rejects.toThrow('killed');
+    // Before anything is held in the new place, and after.
+    await expect(run(directory, [...staging(next), ...only], dyingIn(0))).rejects.toThrow('killed');
+    const again = run(directory, [...staging(next), ...only], dyingIn(updatesPerStep));
+    await expect(again).rejects.toThrow('killed');
+    expect(readdirSync(held)).toEqual([]);
+    const { said, updates } = await run(directory, [...staging(next), ...only]);
+    expect(said).toContainEqual(expect.stringContaining(`resuming after step 4 from ${next}`));
+    expect(updates).toBe(updatesPerStep);
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+    expect(readdirSync(next)).toEqual([]);
+  });
+
+  test.each([
+    ['the same keys', staging],
+    ['none', () => []],
+  ])('a run with %s that takes the place of it removes it, and says so', async (_, keys) => {
+    const [directory, held] = [runDirectory(), memory()];
+    await expect(run(directory, staging(held), dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    const { said } = await run(directory, [...keys(held), 'trainer.resume_mode=disable']);
+    expect(said).toContainEqual(
+      expect.stringMatching(/^note: what an earlier session held in memory is removed: .*memory-/),
+    );
+    expect(readdirSync(held)).toEqual([]);
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+  });
+
+  test('a run that is stopped before its next step saves it', async () => {
+    const [directory, held] = [runDirectory(), memory()];
+    const only = [...staging(held), 'trainer.save_freq=-1'];
+    await expect(run(directory, only, dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    const engines = new FakeEngines();
+    const stopped = trainer({ directory, overrides: [...base, ...only], engines });
+    engines.onCall = (_, name) => {
+      if (name === 'generate') stopped.trainer.requestStop('a test');
+    };
+    expect(await stopped.trainer.fit()).toMatchObject({ step: 3, interrupted: true });
+    const { said } = await run(directory, only);
+    expect(said).toContainEqual(expect.stringMatching(/resuming after step 3 from .*global_step_3/));
     expect(read(directory, 'metrics.jsonl')).toBe(metrics);
   });
 
