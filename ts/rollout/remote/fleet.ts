@@ -1,7 +1,7 @@
 // The servers of a rollout together: up, lost and brought back, asleep, and with the weights of now.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { reasonOf } from '../../base/text';
-import { timerMs } from '../../base/timers';
+import { limited } from '../../base/timers';
 import { TroupeError } from '../../errors';
 import type { RolloutRequest } from '../request';
 import type { InferenceServer } from './inference_server';
@@ -200,10 +200,7 @@ export class Fleet {
   private async meetOne(member: Member): Promise<void> {
     const { protocol, recoveryMs } = this.options;
     try {
-      await member.server.ready(
-        null,
-        AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
-      );
+      await member.server.ready(null, limited(this.ending.signal, recoveryMs));
       const { maxTokens } = await this.watch.answered(member, protocol.info(member.server.client));
       this.limit = Math.min(this.limit, maxTokens ?? this.limit);
       member.up = true;
@@ -219,8 +216,7 @@ export class Fleet {
   private async revive(member: Member): Promise<void> {
     const { protocol, recoveryMs, say } = this.options;
     while (!this.closed && performance.now() < member.until) {
-      const left = AbortSignal.timeout(timerMs(Math.max(1, member.until - performance.now())));
-      const signal = AbortSignal.any([this.ending.signal, left]);
+      const signal = limited(this.ending.signal, Math.max(1, member.until - performance.now()));
       try {
         // Whether it has its memory is not known, or whether it will ever answer.
         if (member.asleep || member.silent) await member.server.close();

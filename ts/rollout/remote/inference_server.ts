@@ -6,6 +6,7 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
+import { limited } from '../../base/timers';
 import { ServerClient } from './server_client';
 import type { LaunchOptions, ServerProtocol } from './server_protocol';
 
@@ -29,7 +30,7 @@ export interface InferenceServer {
 async function healthy(protocol: ServerProtocol, client: ServerClient, signal: AbortSignal): Promise<void> {
   for (;;) {
     try {
-      await protocol.health(client, AbortSignal.any([signal, AbortSignal.timeout(HEALTH_MS)]));
+      await protocol.health(client, limited(signal, HEALTH_MS));
       return;
     } catch (error) {
       if (signal.aborted) throw error;

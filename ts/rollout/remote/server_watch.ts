@@ -1,6 +1,6 @@
 // What servers owe: an answer in time, or at least to the question whether they are well.
 import { setTimeout as sleep } from 'node:timers/promises';
-import { timerMs } from '../../base/timers';
+import { limited, timerMs } from '../../base/timers';
 import type { Member } from './members';
 import { ServerLost } from './server_client';
 import type { ServerProtocol } from './server_protocol';
@@ -107,6 +107,6 @@ export class ServerWatch {
   }
 
   private inTime(): AbortSignal {
-    return AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(this.options.patienceMs))]);
+    return limited(this.ending.signal, this.options.patienceMs);
   }
 }
