@@ -1,12 +1,8 @@
 // Responses from inference servers: making them ready, and giving them the weights of each step.
-import { existsSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
 import { GroupGuard } from '../base/group_guard';
-import { makeDirectories } from '../base/make_directories';
-import { reasonOf } from '../base/text';
 import { hasPacked } from '../checkpoint/mxfp4';
-import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { asynchrony } from '../config/derived/asynchrony';
 import { workersPerMachine } from '../config/derived/pools';
@@ -18,6 +14,7 @@ import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
 import { tgiEndTokenIds } from '../rollout/remote/tgi_ends';
 import { VllmProtocol } from '../rollout/remote/vllm';
+import { RolloutWeights } from './rollout_weights';
 import { serverGpus } from './server_gpus';
 import { serverLimits } from './server_limits';
 
@@ -33,11 +30,16 @@ export class ServerRollout {
     const { rollout } = config.actor_rollout_ref;
     const { server } = rollout;
     const protocol = protocolOf(config, actor);
+    // vLLM's CPU build does not take new weights of a head that is the embedding.
+    const untied =
+      rollout.mode === 'managed' &&
+      rollout.name === 'vllm' &&
+      device === 'cpu' &&
+      actor.engine.model.config.tiedEmbeddings;
     const weights = new RolloutWeights(
       actor,
       path.resolve(server.weights_dir ?? path.join(config.trainer.default_local_dir, 'rollout_weights')),
-      // vLLM's CPU build does not take new weights of a head that is the embedding.
-      rollout.mode === 'managed' && rollout.name === 'vllm' && device === 'cpu',
+      { owned: server.weights_dir === null, untied },
       say,
     );
     // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
@@ -46,9 +48,10 @@ export class ServerRollout {
       rollout.free_cache_engine &&
       asynchrony(config) === null &&
       (device === 'cuda' || !protocol.reloads);
+    weights.clear();
     // Which matrices there are, and how they lie in memory, is settled when a server starts, by the config.json that it starts with.
     const { ownHead, stored } = actor.engine.model;
-    const started = weights.untied || ownHead || hasPacked(stored);
+    const started = untied || ownHead || hasPacked(stored);
     const model = started ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
     const servers = serversOf(config, { dtype, device, model, releases }, protocol);
     const engine = await RemoteRollout.connect({
@@ -86,59 +89,6 @@ export class ServerRollout {
   async close(): Promise<void> {
     await this.engine.close();
     this.weights.remove();
-  }
-}
-
-/** Weights on their way, each version in a directory of its own. */
-class RolloutWeights {
-  private readonly written = new Set<string>();
-  readonly untied: boolean;
-
-  constructor(
-    private readonly actor: Actor,
-    private readonly directory: string,
-    untieHeads: boolean,
-    private readonly say: (line: string) => void,
-  ) {
-    this.untied = untieHeads && actor.engine.model.config.tiedEmbeddings;
-  }
-
-  async write(version: number): Promise<string> {
-    const target = path.join(this.directory, `version_${version}`);
-    makeDirectories(this.directory);
-    // Of a run that was stopped here, or what servers of our own have started with.
-    rmSync(target, { recursive: true, force: true });
-    await this.actor.saveModel(target);
-    if (this.untied) untieHead(target);
-    this.written.add(target);
-    return target;
-  }
-
-  keepOnly(kept: string): void {
-    for (const directory of this.written) {
-      if (directory === kept) continue;
-      this.tryRemoving(() => {
-        rmSync(directory, { recursive: true, force: true });
-        this.written.delete(directory);
-      });
-    }
-  }
-
-  remove(): void {
-    this.keepOnly('');
-    // Others may use the directory, too.
-    this.tryRemoving(() => {
-      if (existsSync(this.directory) && readdirSync(this.directory).length === 0) rmdirSync(this.directory);
-    });
-  }
-
-  /** What stays takes space, and is no reason to end a run. */
-  private tryRemoving(remove: () => void): void {
-    try {
-      remove();
-    } catch (error) {
-      this.say(`warning: [rollout] old weights could not be removed: ${reasonOf(error)}`);
-    }
   }
 }
 
