@@ -43,6 +43,18 @@ test('prompts come one by one in the order of the source, with their batch and t
   expect(prompts.map(({ epoch }) => epoch)).toEqual([...Array(12).fill(0), 1]);
 });
 
+test('a batch of more prompts than a call has arguments', async () => {
+  const size = 200_000;
+  const prompt = { tokens: [1], dataSource: 'x', groundTruth: 0, extraInfo: {} };
+  let epoch = 0;
+  const large: PromptSource = {
+    ...source(),
+    next: async () => ({ prompts: Array.from({ length: size / 2 }, () => prompt), epoch: epoch++ }),
+  };
+  const { prompts, epoch: newest } = await new StreamedBatches(new PromptStream(large, 0), size, 1).next();
+  expect([prompts.length, newest]).toEqual([size, 1]);
+});
+
 /** A stream that goes on from a position, with batches of `size`. */
 function resume({ loader, queue }: ReturnType<PromptStream['position']>, size = 3): PromptStream {
   const again = source(0, size);

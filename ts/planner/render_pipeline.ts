@@ -22,10 +22,9 @@ export function renderPipeline(role: string, shape: PipelineShape): string[] {
     }
     return `  stage ${String(stage).padStart(String(stages - 1).length)} ${line}`;
   });
-  const end = Math.max(
-    ...timeline.flat().map(({ start, backward }) => start + (backward ? backwardCost : 1)),
-    0,
-  );
+  const end = timeline
+    .flat()
+    .reduce((last, { start, backward }) => Math.max(last, start + (backward ? backwardCost : 1)), 0);
   const work = microBatches * chunks * (1 + backwardCost);
   const measured = work === 0 ? 0 : end / work - 1;
   const formula = bubbleFraction(shape);

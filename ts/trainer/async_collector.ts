@@ -8,7 +8,7 @@ import { differs, tooFew } from './dynamic_sampling';
 import { collectGroup } from './group_rollout';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { offPolicyMetrics } from './metrics/off_policy_metrics';
-import type { PromptStream, StreamedPrompt } from './prompt_stream';
+import { newestEpoch, type PromptStream, type StreamedPrompt } from './prompt_stream';
 import { type QueuedGroup, ReplayQueue, type TakenGroup } from './replay_queue';
 import { concatScored, type Scored } from './rollout';
 import type { Position } from './session';
@@ -106,7 +106,7 @@ export class AsyncCollector implements Collector {
     const failures = whole.rewards.failures + evicted.failures;
     return {
       prompts: taken.map(({ prompt }) => prompt.prompt),
-      epoch: Math.max(...taken.map(({ prompt }) => prompt.epoch)),
+      epoch: newestEpoch(taken.map(({ prompt }) => prompt)),
       scored: { ...whole, rewards: { ...whole.rewards, failures } },
       metrics,
       timings: { [ROLLOUT_IDLE]: this.idleRatio() },
@@ -248,7 +248,7 @@ export class AsyncCollector implements Collector {
     this.stream.done(prompt);
     this.evicted.tokens += batch.numResponseTokens;
     this.evicted.failures += rewards.failures;
-    this.evicted.trajectories.push(...trajectories);
+    for (const trajectory of trajectories) this.evicted.trajectories.push(trajectory);
   }
 
   private dropStale(step: number): void {

@@ -42,7 +42,9 @@ interface Epoch {
  */
 export class PromptStream {
   private readonly open: OpenBatch[] = [];
-  private readonly waiting: StreamedPrompt[] = [];
+  /** Of the last batches; those before {@link asked} have been asked for. */
+  private waiting: StreamedPrompt[] = [];
+  private asked = 0;
   private readonly epochs: Map<number, Epoch>;
   /** The epoch of the last batch; null: nothing has been read. */
   private epoch: number | null = null;
@@ -65,9 +67,15 @@ export class PromptStream {
 
   async next(): Promise<StreamedPrompt> {
     for (;;) {
-      const waiting = this.waiting.shift();
-      if (waiting !== undefined) return waiting;
-      await this.read();
+      const waiting = this.waiting[this.asked];
+      if (waiting === undefined) {
+        this.waiting = [];
+        this.asked = 0;
+        await this.read();
+        continue;
+      }
+      this.asked++;
+      return waiting;
     }
   }
 
@@ -121,6 +129,10 @@ export class PromptStream {
   }
 }
 
+/** Of the prompts of a batch, which may be more than a call has arguments. */
+export const newestEpoch = (prompts: readonly StreamedPrompt[]): number =>
+  prompts.reduce((newest, { epoch }) => Math.max(newest, epoch), 0);
+
 /** A stream in batches, each of which is done with as soon as it is asked for: what a run that was ahead of its steps has left, and what follows. */
 export class StreamedBatches {
   constructor(
@@ -135,7 +147,7 @@ export class StreamedBatches {
     for (const prompt of prompts) this.stream.done(prompt);
     return {
       prompts: prompts.map(({ prompt }) => prompt),
-      epoch: Math.max(...prompts.map(({ epoch }) => epoch)),
+      epoch: newestEpoch(prompts),
     };
   }
 

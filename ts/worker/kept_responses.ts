@@ -174,7 +174,7 @@ export class KeptResponses {
   private submit(batch: BatchSubmission, all: NativeImage[]): NativeRolloutRequest[] {
     const { images: own } = batch;
     const before = all.length;
-    all.push(...(own?.all ?? []));
+    for (const image of own?.all ?? []) all.push(image);
     const { firstId, prompts, promptLens, samples, seeds, priority, keeps, versions, maxTokens } = batch;
     const { maxNewTokens } = batch.sampling;
     const requests: NativeRolloutRequest[] = [];

@@ -48,6 +48,11 @@ test('a drawing of two stages', () => {
   ]);
 });
 
+test('more tasks than a call has arguments', () => {
+  const lines = renderPipeline('actor', shape({ microBatches: 40_000 }));
+  expect(lines[1]).toMatch(/of 120003 units$/);
+});
+
 test('several chunks on one stage are refused', () => {
   expect(() => pipelineTimeline(shape({ stages: 1, chunks: 2 }))).toThrow(
     'expected at least 2 stages with 2 chunks each, got 1',

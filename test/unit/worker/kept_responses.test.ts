@@ -1,4 +1,5 @@
 import type {
+  NativeImage,
   NativeRolloutCommands,
   NativeRolloutOutput,
   NativeRolloutTurn,
@@ -53,6 +54,17 @@ function turnOf(
 ): Promise<RolloutTurn> {
   return kept.turn({ ...none, batches }, async () => ({ outputs }) as unknown as NativeRolloutTurn);
 }
+
+test('a batch with more images than a call has arguments', async () => {
+  const all = new Array<NativeImage>(200_000).fill({} as NativeImage);
+  const images = { all, indices: new Int32Array(0), offsets: Int32Array.of(0, 0, 0) };
+  const given: NativeRolloutCommands[] = [];
+  await new KeptResponses().turn({ ...none, batches: [batch({ images })] }, async (commands) => {
+    given.push(commands);
+    return { outputs: [] } as unknown as NativeRolloutTurn;
+  });
+  expect(given[0]?.images).toHaveLength(all.length);
+});
 
 test('a batch is single requests for the engine, behind those that came one by one', async () => {
   const given: NativeRolloutCommands[] = [];

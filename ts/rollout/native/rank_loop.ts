@@ -102,7 +102,8 @@ export class RankLoop {
 
   private openIds(): number[] {
     const ids = [...this.live.keys()];
-    for (const share of this.shares.values()) ids.push(...share.openIds());
+    // Not by spread: a share may have more requests than a call has arguments.
+    for (const share of this.shares.values()) for (const id of share.openIds()) ids.push(id);
     return ids;
   }
 
