@@ -5,6 +5,7 @@ import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { validate } from '../../../ts/cli/validate';
 import { loadConfig } from '../../../ts/config/config';
 import type { VerlImport } from '../../../ts/config/verl/import';
+import { FAMILIES, type Family } from '../../../ts/model/hf_schema';
 import { visionModel } from '../../helpers/vision_model';
 import { directory, fresh, KEYS, ppo, read, why, write } from './verl_command';
 
@@ -315,10 +316,12 @@ describe('troupe import-verl', () => {
 });
 
 describe('troupe validate', () => {
+  /** That small models have positions for. */
+  const SHORT = ['data.max_prompt_length=64', 'data.max_response_length=64'];
   const check = async (keys: string): Promise<unknown> =>
     validate(
       write(`data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: ${keys} } }\n`, 'yaml'),
-      [],
+      SHORT,
     );
   const model = (type: string): string => {
     const dir = join(directory, `model${fresh()}`);
@@ -340,6 +343,12 @@ describe('troupe validate', () => {
     ['moonshotai/Kimi-Linear-48B-A3B', /needs the model family Kimi Linear and K2.5/],
     ['moonshotai/Kimi-VL-A3B-Instruct', /needs images/],
     ['zai-org/GLM-5', /needs the model family GLM other than/],
+    ['THUDM/GLM-4.1V-9B-Thinking', /needs images/],
+    ['zai-org/glm-4-9b-chat-hf', /needs the model family GLM other than/],
+    ['allenai/OLMoE-1B-7B-0924', /needs the model family of this name/],
+    ['allenai/OLMo-7B-hf', /needs the model family of this name/],
+    ['ibm-granite/granite-4.0-h-tiny', /needs the model family of this name/],
+    ['ibm-granite/granite-vision-3.2-2b', /needs images/],
   ])('a model that is not there: %s', async (name, message) => {
     await expect(check(name)).rejects.toThrow(message);
   });
@@ -351,7 +360,7 @@ describe('troupe validate', () => {
           `data: { ${image}train_files: a.parquet }\nactor_rollout_ref: { model: { path: ${policy} } }\n`,
           'yaml',
         ),
-        ['algorithm.adv_estimator=grpo'],
+        ['algorithm.adv_estimator=grpo', ...SHORT],
       );
     const gemma = join(directory, `model${fresh()}`);
     mkdirSync(gemma);
@@ -374,7 +383,49 @@ describe('troupe validate', () => {
       await expect(kept).resolves.not.toThrow();
   });
 
+  /** One of each family. */
+  const NAMES: Record<Family, string> = {
+    llama: 'meta-llama/Llama-3.1-8B-Instruct',
+    mistral: 'mistralai/Mistral-7B-Instruct-v0.3',
+    qwen2: 'Qwen/Qwen2.5-7B-Instruct',
+    qwen3: 'Qwen/Qwen3-8B',
+    mimo: 'XiaomiMiMo/MiMo-7B-Base',
+    smollm3: 'HuggingFaceTB/SmolLM3-3B',
+    seed_oss: 'ByteDance-Seed/Seed-OSS-36B-Instruct',
+    gemma: 'google/gemma-7b-it',
+    gemma2: 'google/gemma-2-9b-it',
+    gemma3_text: 'google/gemma-3-270m-it',
+    granite: 'ibm-granite/granite-3.3-2b-instruct',
+    glm4: 'THUDM/GLM-4-9B-0414',
+    olmo2: 'allenai/OLMo-2-1124-7B',
+    olmo3: 'allenai/Olmo-3-7B-Think',
+    phi3: 'microsoft/Phi-3.5-mini-instruct',
+    mixtral: 'mistralai/Mixtral-8x7B-Instruct-v0.1',
+    granitemoe: 'ibm-granite/granite-3.1-3b-a800m-instruct',
+    qwen2_moe: 'Qwen/Qwen1.5-MoE-A2.7B',
+    qwen3_moe: 'Qwen/Qwen3-30B-A3B',
+    glm4_moe: 'zai-org/GLM-4.6',
+    dots1: 'rednote-hilab/dots.llm1.inst',
+    qwen3_next: 'Qwen/Qwen3-Next-80B-A3B-Instruct',
+    qwen3_5_text: 'Qwen/Qwen3.5-9B',
+    qwen3_5_moe_text: 'Qwen/Qwen3.5-122B-A10B',
+    deepseek_v3: 'deepseek-ai/DeepSeek-V3.1',
+    kimi_k2: 'moonshotai/Kimi-K2-Base',
+    gpt_oss: 'openai/gpt-oss-120b',
+    qwen2_5_vl: 'Qwen/Qwen2.5-VL-3B-Instruct',
+    qwen3_vl: 'Qwen/Qwen3-VL-4B-Instruct',
+    qwen3_vl_moe: 'Qwen/Qwen3-VL-30B-A3B-Instruct',
+    qwen3_5: 'Qwen/Qwen3.5-27B',
+    qwen3_5_moe: 'Qwen/Qwen3.5-397B-A17B',
+    gpt2: 'openai-community/gpt2',
+  };
+
   it.each([
+    ...FAMILIES.map((family) => NAMES[family]),
+    'THUDM/GLM-4-32B-Base-0414',
+    'THUDM/GLM-Z1-32B-0414',
+    'allenai/Olmo-3.1-32B-Think',
+    'ibm-granite/granite-3.0-8b-base',
     'Qwen/Qwen2.5-VL-7B-Instruct',
     'Qwen/Qwen3-VL-8B-Instruct',
     '/data/Qwen3-VL-235B-A22B-Thinking',
