@@ -79,7 +79,7 @@ export class RequestChecks {
       complete = this.last.complete;
     } else {
       complete = completeSampling(where, sampling, model.eosTokenIds);
-      checkSampling(where, complete, model.vocabSize);
+      checkSampling(where, complete, model.vocabSize, sampling.stopTokenIds === undefined);
       this.last = { of: sampling, complete };
     }
     numberOption(where, 'priority', request.priority, 0, {});
@@ -114,6 +114,10 @@ export function checkRequest(request: RolloutRequest, model: ModelBounds): Compl
 const refuseUnless = (fits: boolean, name: string, expected: string, given: unknown): void => {
   if (!fits) throw badOption('rollout', `${name}: expected ${expected} but got ${show(given)}`);
 };
+
+/** What ends a response that says nothing of it. */
+const OWN_ENDS =
+  'end tokens of the model (eos_token_id of its generation_config.json, else of config.json, and eos_token of the tokenizer)';
 
 const GRAMMARS =
   "{kind: 'json-schema', schema} or {kind: 'structural-tag', tag}, schema and tag as JSON texts,";
@@ -199,10 +203,11 @@ export function refuseOutside(where: string, name: string, ids: ArrayLike<number
   }
 }
 
-function checkSampling(where: string, s: SharedSampling, vocabSize: number): void {
+/** `own`: what ends responses is what the model says. */
+function checkSampling(where: string, s: SharedSampling, vocabSize: number, own: boolean): void {
   if (!s.stop.every((text) => typeof text === 'string' && text !== ''))
     throw badOption(where, `stop: expected texts that are not empty but got ${show(s.stop)}`);
-  refuseOutside(where, 'stopTokenIds', s.stopTokenIds, vocabSize);
+  refuseOutside(where, own ? OWN_ENDS : 'stopTokenIds', s.stopTokenIds, vocabSize);
   refuseOutside(where, 'logitBias', [...s.logitBias.keys()], vocabSize);
   for (const [i, word] of s.badWords.entries()) {
     if (word.length === 0) throw badOption(where, `badWords: entry ${i} is empty`);

@@ -54,6 +54,18 @@ describe('a request', () => {
   });
 });
 
+test('an end token outside the vocabulary is said to be the one of the model, or of the request', () => {
+  const ends = (eosTokenIds: number[], stopTokenIds?: number[]) => () =>
+    checkRequest(
+      { promptIds: [1], sampling: { maxNewTokens: 1, ...(stopTokenIds && { stopTokenIds }) } },
+      { ...model, eosTokenIds },
+    );
+  expect(ends([9, 100])).toThrow(
+    /end tokens of the model \(eos_token_id of its generation_config\.json.*\): 100 at position 1 is outside the model's vocabulary \(0 to 99\)/,
+  );
+  expect(ends([9], [100])).toThrow(/stopTokenIds: 100 at position 0 is outside/);
+});
+
 test.each([-1n, 1n << 64n])('the seed %d, which would count as another one, is refused', (seed) => {
   const given = { promptIds: [1], sampling: { maxNewTokens: 1, seed } };
   expect(() => checkRequest(given, model)).toThrow(/seed: expected a bigint from 0 to 2\^64 - 1/);
