@@ -13,6 +13,7 @@ import {
   withNames,
 } from '../schema/field';
 import type { Carried } from './hidden';
+import { parseHydraValue } from './hydra_value';
 import { nearestPath } from './nearest';
 import { getPath, isTree, setPath, type Tree } from './tree';
 
@@ -50,6 +51,17 @@ function exactUpTo({ type }: Field<unknown>, value: unknown): string {
   if (!Number.isInteger(value) || Number.isSafeInteger(value) || !type.name.includes('integer')) return '';
   const { MIN_SAFE_INTEGER: least, MAX_SAFE_INTEGER: most } = Number;
   return (value as number) > 0 ? ` (of at most ${most})` : ` (from ${least})`;
+}
+
+/** Of a text that would be a value without its quotes: in Hydra's `key='[a,b]'`, where no shell has taken them, they make it a text. */
+function quoted({ type }: Field<unknown>, value: unknown): string {
+  if (typeof value !== 'string' || !/^\s*[[{]/.test(value)) return '';
+  try {
+    const inside = parseHydraValue(value, '');
+    return type.schema.safeParse(inside).success ? ', a text: leave out the quotes around it' : '';
+  } catch {
+    return '';
+  }
 }
 
 function listed(messages: readonly string[]): string {
@@ -158,7 +170,10 @@ class Resolution {
     if (!absent) {
       const parsed = leaf.type.schema.safeParse(value);
       if (parsed.success) return parsed.data;
-      this.mistake(path, `expected ${leaf.type.name}${exactUpTo(leaf, value)}, got ${show(value)}`);
+      this.mistake(
+        path,
+        `expected ${leaf.type.name}${exactUpTo(leaf, value)}, got ${show(value)}${quoted(leaf, value)}`,
+      );
     } else if (leaf.from !== null) {
       this.derived.push({ path, from: leaf.from });
       return null;
