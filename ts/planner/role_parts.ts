@@ -7,6 +7,7 @@ import { resolveParallel } from '../engine/parallel_options';
 import { configWithTower } from '../engine/role_model';
 import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
+import { checkExperts } from '../roles/check_experts';
 import { parallelOptions } from '../roles/fsdp_options';
 import { roleAdapters } from '../roles/role_adapters';
 import type { RoleSettings } from '../roles/role_settings';
@@ -89,11 +90,13 @@ export function roleSpec(
 
 /** Of a model that can be spread like this over the ranks. */
 function checkedLayout(
-  { keys, model: dir }: RoleSettings,
+  role: RoleSettings,
   config: NativeModelConfig,
   parallel: NonNullable<EngineOptions['parallel']>,
   worldSize: number,
 ): RoleLayout {
+  const { keys, model: dir } = role;
+  checkExperts(role, config);
   const layout = resolveParallel(keys.layout, parallel, worldSize, 'fsdp');
   checkLayout(keys.layout, layout, { config, dir });
   return { parallel: layout.parallel, pipeline: layout.pipeline };

@@ -8,6 +8,7 @@ import { decodingRanks } from '../config/derived/rollout_place';
 import { checkLayout } from '../engine/check_layout';
 import { resolveParallel } from '../engine/parallel_options';
 import { checkDecoding } from './check_decoding';
+import { checkExperts } from './check_experts';
 import { checkImages } from './check_images';
 import { checkSizes } from './check_sizes';
 import { parallelOptions } from './fsdp_options';
@@ -50,6 +51,7 @@ function checkRole(role: RoleSettings, workers: number): void {
   const { config } = readModelShape(role.model, role.head, role.keys.model, role);
   const { parallel = {} } = parallelOptions(role.fsdp, role.ulysses, 'micro_batch', role.layout);
   const layout = resolveParallel(role.keys.layout, parallel, workers, 'fsdp');
+  checkExperts(role, config);
   checkLayout(role.keys.layout, layout, { config, dir: role.model });
   roleAdapters(role, config);
 }

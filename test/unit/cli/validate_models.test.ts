@@ -100,7 +100,11 @@ test.each<[string, string[], RegExp]>([
     ['engine.pipeline_model_parallel_size=4'],
     /^\[engine\] parallel\.pp 4 .* layers do not make 4 parts/,
   ],
-  [MODEL, ['engine.expert_model_parallel_size=2'], /^\[engine\] parallel\.ep 2: .* the 0 experts/],
+  [
+    MODEL,
+    ['engine.expert_model_parallel_size=2'],
+    /^engine\.expert_model_parallel_size: the model in .* has no experts that 2 workers could share: expected 1/,
+  ],
   [
     MODEL,
     ['engine.override_transformer_config.moe_z_loss_coeff=0.001'],
