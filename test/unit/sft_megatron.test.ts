@@ -203,7 +203,10 @@ test.each<[string[], RegExp]>([
 test.each<[string[], RegExp]>([
   [[`${tp}=3`, 'trainer.n_gpus_per_node=3'], /^\[engine\] parallel\.tp 3: .*heads/],
   [[`${pp}=4`], /^\[engine\] parallel\.pp 4 x parallel\.vpp 1: 2 layers do not make 4 parts/],
-  [[`${ep}=2`], /^\[engine\] parallel\.ep 2: expected a divisor of the 0 experts/],
+  [
+    [`${ep}=2`],
+    /^engine\.expert_model_parallel_size: the model in .* has no experts that 2 workers could share/,
+  ],
 ])('%j does not fit the model: refused before a worker is started', async (overrides, message) => {
   const config = sft(MEGATRON, ...overrides, `trainer.default_local_dir=${file}.run`);
   expect(() => checkSftModel(config)).toThrow(message);
