@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { loadConfig } from '../../ts/config/config';
 import { loadTrainingData } from '../../ts/trainer/training_data';
 import { CONFORMANCE } from '../helpers/conformance';
+import { VISION_MODEL } from '../helpers/vision_model';
 import { writeConfig } from './config/write_config';
 import { rlRow, tokenizerDirectory, writeLines } from './data/fake_tokenizer';
 
@@ -45,4 +46,9 @@ test('sequences that the model has no positions for are refused before the data 
   await expect(read([], 'data.max_response_length=97')).rejects.toThrow(
     /^data\.max_response_length: .* = 129 tokens are more than the 128 positions of the model/,
   );
+});
+
+test('a critic of a policy that reads images is refused as one that is not there', async () => {
+  const keys = [`actor_rollout_ref.model.path=${VISION_MODEL}`, 'algorithm.adv_estimator=gae'];
+  await expect(read([], ...keys)).rejects.toThrow(/a critic of its family is not there/);
 });

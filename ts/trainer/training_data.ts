@@ -4,6 +4,7 @@ import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import { checkImages } from '../roles/check_images';
 import { checkSizes } from '../roles/check_sizes';
 import { runRoles } from '../roles/model_roles';
 import { rowsOfData, type SetRows } from './class_rows';
@@ -114,7 +115,10 @@ async function batchesPerEpoch(
 export const loadTrainingData: LoadTrainingData = async (config, tools = null, signal) => {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
-  checkSizes(config, runRoles(config));
+  const roles = runRoles(config);
+  // A critic of a model that reads images has no size: that there is none is to be said first.
+  checkImages(config, roles);
+  checkSizes(config, roles);
   const images = imageReading(config.actor_rollout_ref.model, data.mm_processor_kwargs);
   const seed = data.seed ?? trainer.seed;
   const rows = await rowsOfData(config, seed, images !== null, signal);
