@@ -27,7 +27,7 @@ function runOf(sessions: { steps: number[]; saves?: boolean; end?: unknown }[], 
     session({ onStep, onSaved, runMetrics, ...place }) {
       const session = sessions[places.push(place) - 1];
       return {
-        requestStop: (reason) => stops.push(reason),
+        requestStop: (reason) => stops.push(reason) > 0,
         settled: async () => void settled++,
         async fit() {
           for (const step of session?.steps ?? []) {
@@ -105,8 +105,10 @@ test('without restarts the error is that of the session', async () => {
 
 test('a run that was asked to stop is not started again', async () => {
   const { run, places, stops } = runOf([{ steps: [1], end: lost() }]);
+  // Of its session.
+  expect(run.requestStop('SIGTERM')).toBe(false);
   const fit = run.fit();
-  run.requestStop('SIGTERM');
+  expect(run.requestStop('SIGINT')).toBe(true);
   await expect(fit).rejects.toThrow(/the run was to stop \(SIGTERM\)/);
-  expect([places.length, stops]).toEqual([1, ['SIGTERM']]);
+  expect([places.length, stops]).toEqual([1, ['SIGTERM', 'SIGINT']]);
 });

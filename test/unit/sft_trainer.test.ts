@@ -165,10 +165,21 @@ test('tells the tokens of a step and of the run, in billions, over a restart too
   expect(tokens(older)[2]).toEqual([6, 6 / 1e9]);
 });
 
+test('a stop request before the first step has nothing to save', async () => {
+  const stopped = new SftTrainer(config(runDirectory()), {
+    engine: async () => fakeEngine(),
+    data: async () => {
+      expect(stopped.requestStop('SIGINT')).toBe(false);
+      return fakeData();
+    },
+  });
+  expect(await stopped.fit()).toMatchObject({ step: 0, interrupted: true });
+});
+
 test('a stop request saves after the step', async () => {
   const directory = runDirectory();
   const engine = fakeEngine((count) => {
-    if (count === 3) stopped.requestStop('SIGINT');
+    if (count === 3) expect(stopped.requestStop('SIGINT')).toBe(true);
   });
   const stopped = new SftTrainer(config(directory), {
     engine: async () => engine,

@@ -4,7 +4,7 @@ import { WorkerDiedError } from '../../ts/errors';
 import { registerRewardManager } from '../../ts/reward/contract/manager_registry';
 import { createRewardManager } from '../../ts/reward/manager';
 import { CONFORMANCE } from '../helpers/conformance';
-import { FakeEngines, lengthReward, read, runDirectory, trainer } from './fake_run';
+import { FakeEngines, fakeData, lengthReward, read, runDirectory, trainer } from './fake_run';
 
 const ppo = [
   'algorithm.adv_estimator=gae',
@@ -270,7 +270,7 @@ describe('resuming', () => {
     for (const call of [8, 5, 3]) {
       const part = trainer({ directory, overrides });
       part.engines.onCall = (count) => {
-        if (count === call) part.trainer.requestStop('SIGINT');
+        if (count === call) expect(part.trainer.requestStop('SIGINT')).toBe(true);
       };
       const result = await part.trainer.fit();
       expect(result).toMatchObject({ interrupted: true, stopReason: 'SIGINT', finalModel: null });
@@ -279,6 +279,23 @@ describe('resuming', () => {
     }
     await trainer({ directory, overrides }).trainer.fit();
     expect(read(directory, 'metrics.jsonl')).toBe(read(whole.directory, 'metrics.jsonl'));
+  });
+
+  test('a stop request while the data are made, or where nothing learns, has nothing to save', async () => {
+    const early = trainer({
+      overrides,
+      options: {
+        data: async () => {
+          expect(early.trainer.requestStop('SIGINT')).toBe(false);
+          return fakeData();
+        },
+      },
+    });
+    expect(await early.trainer.fit()).toMatchObject({ step: 0, interrupted: true });
+    const look = trainer({ overrides: [...overrides, 'trainer.val_only=true'] });
+    look.engines.onCall = () => expect(look.trainer.requestStop('SIGINT')).toBe(false);
+    await look.trainer.fit();
+    expect(look.engines.calls.length).toBeGreaterThan(0);
   });
 
   test('disable starts over; resume_path takes a step; another seed is refused', async () => {

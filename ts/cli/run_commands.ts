@@ -18,7 +18,7 @@ import type { FitResult } from '../trainer/fit_loop';
 import { ResilientRun, type RunSession, type SessionPlace } from '../trainer/resilient_run';
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
-import { onInterrupt } from './interrupt';
+import { onInterrupt, stopping } from './interrupt';
 import { exitCodeOf, reportError } from './report';
 
 const say = (line: string): void => {
@@ -66,9 +66,8 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
   let session: RunSession | null = null;
   let asked: string | null = null;
   const onNotice = (signal: string, host: string): void => {
-    say(`${signal} at host ${host}: saving a checkpoint as soon as the running phase ends`);
     asked ??= signal;
-    session?.requestStop(signal);
+    say(stopping(`${signal} at host ${host}`, session?.requestStop(signal) ?? false));
   };
   const { spares, elastic } = config.trainer.fault_tolerance;
   const pool = await gatherHosts(config, part, {

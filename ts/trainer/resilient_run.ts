@@ -11,7 +11,8 @@ import type { Metrics } from './metrics/metrics';
 /** One session of the run: a Trainer or an SftTrainer. */
 export interface RunSession {
   fit(): Promise<FitResult>;
-  requestStop(reason: string): void;
+  /** Ends `fit` soon. @returns false: there is nothing to save, no step has begun */
+  requestStop(reason: string): boolean;
   /** Resolves when nothing of a `fit` that has failed goes on. */
   settled?(): Promise<void>;
   /** Whether it has saved, on the disk or in memory; absent: not known. */
@@ -69,9 +70,9 @@ export class ResilientRun implements RunSession {
     this.#policy = new RestartPolicy(options);
   }
 
-  requestStop(reason: string): void {
+  requestStop(reason: string): boolean {
     this.#stop ??= reason;
-    this.#session?.requestStop(reason);
+    return this.#session?.requestStop(reason) ?? false;
   }
 
   /**

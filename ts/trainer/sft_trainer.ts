@@ -76,15 +76,17 @@ const NAMES: Record<string, string> = {
  */
 export class SftTrainer {
   private readonly stop = new StopRequest();
+  #atSteps = false;
 
   constructor(
     private readonly config: ResolvedSftConfig,
     private readonly options: SftTrainerOptions = {},
   ) {}
 
-  /** Ends `fit` after the running step, with a checkpoint. */
-  requestStop(reason: string): void {
+  /** Ends `fit` after the running step, with a checkpoint. @returns false: no step has begun */
+  requestStop(reason: string): boolean {
     this.stop.make(reason);
+    return this.#atSteps;
   }
 
   /** Runs to the end, or until `requestStop`. On any error everything is closed and the newest checkpoint stays. */
@@ -133,6 +135,7 @@ export class SftTrainer {
         validateOnly: false,
       };
       const training = this.training(engine, data, session.checkpoint?.state.tokens ?? 0);
+      this.#atSteps = true;
       const result = await new FitLoop(training, session, directory, loggers, schedule, this.stop).run();
       await Promise.all([planned, engine.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');

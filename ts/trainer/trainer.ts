@@ -100,10 +100,11 @@ export class Trainer {
     private readonly options: TrainerOptions = {},
   ) {}
 
-  /** Ends `fit` soon, with a checkpoint: at once between the phases of a step that has not updated anything, else after it. */
-  requestStop(reason: string): void {
+  /** Ends `fit` soon, with a checkpoint: at once between phases of a step that has updated nothing yet, else after it. @returns false: no step has begun */
+  requestStop(reason: string): boolean {
     this.stop.make(reason);
     this.#collector?.nudge();
+    return this.#collector !== null && !this.config.trainer.val_only;
   }
 
   /** Resolves when nothing of a `fit` that has ended goes on: what a failure finds waiting for a reward ends when that comes. */

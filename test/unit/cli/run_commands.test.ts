@@ -15,9 +15,12 @@ const RESULT: FitResult = {
 };
 
 /** A trainer that works until it is asked to stop, or until `finish`. */
-function fakeTrainer(end: (reason: string | null) => FitResult) {
+function fakeTrainer(end: (reason: string | null) => FitResult, atSteps = true) {
   let finish: (reason: string | null) => void = () => {};
-  const requestStop = jest.fn((reason: string) => finish(reason));
+  const requestStop = jest.fn((reason: string) => {
+    finish(reason);
+    return atSteps;
+  });
   const fit = (): Promise<FitResult> =>
     new Promise((resolve) => {
       finish = (reason) => resolve(end(reason));
@@ -75,6 +78,20 @@ test.each(['SIGINT', 'SIGTERM'] as const)('%s: asks the trainer to stop, says so
   expect(trainer.requestStop).toHaveBeenCalledWith(name);
   expect(written[0]).toContain(`${name}: saving a checkpoint`);
   expect(written[1]).toContain(`stopped by ${name} after step 3, which is saved`);
+});
+
+test('a signal before the first step: there is nothing to save', async () => {
+  const trainer = fakeTrainer(
+    (stopReason) => ({ ...RESULT, step: 0, interrupted: true, stopReason, finalModel: null }),
+    false,
+  );
+  const code = run(trainer, 'auto');
+  signal('SIGINT');
+  expect(await code).toBe(130);
+  expect(written).toEqual([
+    'troupe: SIGINT: stopping as soon as the running phase ends, there is nothing to save; once more leaves at once',
+    'stopped by SIGINT before the first step was done: there is nothing to save',
+  ]);
 });
 
 test.each([
@@ -145,7 +162,7 @@ test('a signal in the last step stops nothing: 0', async () => {
 
 test('a second signal leaves at once, unless it is the echo of the first', async () => {
   const trainer = fakeTrainer(() => RESULT);
-  trainer.requestStop.mockImplementation(() => {});
+  trainer.requestStop.mockImplementation(() => true);
   const clock = jest.spyOn(performance, 'now');
   const code = run(trainer, 'auto');
   clock.mockReturnValue(1000);
@@ -161,6 +178,6 @@ test('a second signal leaves at once, unless it is the echo of the first', async
 
 test('a failure passes through', async () => {
   const failure = new Error('worker died');
-  const trainer = { fit: () => Promise.reject(failure), requestStop: () => {} };
+  const trainer = { fit: () => Promise.reject(failure), requestStop: () => false };
   await expect(run(trainer, 'auto')).rejects.toBe(failure);
 });
