@@ -43,7 +43,7 @@ const CASES = {
     (/profiler\.enable=True/.test(text) && /profiler\.tool=(?!null|torch\b)/.test(text)) ||
     /profile_steps=\[?['"\d]/.test(text),
   'another precision': ({ text }) =>
-    /(param|buffer|model)_dtype=(?!bf|fp32|float32)\w|reduce_dtype=(?!fp32|float32)\w/.test(text),
+    /(param|buffer|model|reduce)_dtype=(?!bf|fp32|float32)\w/.test(text),
   'a veto of single tokens': ({ text }) => /token_veto_threshold=(?!null)/.test(text),
   'a data set class of a supervised run': ({ program, text }) =>
     /sft_trainer/.test(program) && /custom_cls\.path=(?!null)/.test(text),
@@ -54,7 +54,7 @@ const CASES = {
     /reward_model\.enable=True/.test(text) && /custom_reward_function\.path=/.test(text),
   'a recording of responses that are worked on ahead': ({ text }) =>
     /(^|\n)skip\.async_rollout\.enable=True/.test(text),
-  'multi-token prediction': ({ text }) => /mtp\.enable(_train|_rollout)?=True/.test(text),
+  'multi-token prediction': ({ text }) => /mtp\.enable_train=True/.test(text),
   'activation offload': ({ text }) => /enable_activation_offload=True/.test(text),
 };
 

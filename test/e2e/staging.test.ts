@@ -66,3 +66,31 @@ test('async: the files of checkpoints that were written at once; every_step: a k
   expect(metrics('killed')).toBe(metrics('plain'));
   expect(readdirSync(memory)).toEqual([]);
 }, 600_000);
+
+test.each([[true], [false]])(
+  'a step that ought to be on the disk and is in memory alone is saved by the next process, async: %s',
+  async (again) => {
+    const name = `left_${again}`;
+    const held = ['trainer.checkpoint_staging.every_step=true', 'trainer.save_freq=-1'];
+    const killed = new Command(staged(name, ...held));
+    await killed.until('two steps', () => stepOf(name) >= 2);
+    const workers = killed.workers();
+    killed.kill('SIGKILL');
+    await killed.exited;
+    expect(await allGone(workers, 5_000)).toBe(true);
+    const [place] = readdirSync(memory);
+    const step = readFileSync(join(memory, place as string, 'latest_checkpointed_iteration.txt'), 'utf8').trim();
+    const result = await runCommand(
+      staged(
+        name,
+        `trainer.total_training_steps=${step}`,
+        'trainer.save_freq=1000',
+        `trainer.checkpoint_staging.async=${again}`,
+      ),
+    );
+    expect(result.code === 0 ? '' : result.stderr).toBe('');
+    expect(listTree(workspace.file(name))).toContain(`global_step_${step}/trainer.json`);
+    expect(readdirSync(memory)).toEqual([]);
+  },
+  300_000,
+);

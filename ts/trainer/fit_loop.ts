@@ -145,6 +145,8 @@ export class FitLoop {
     if (validateOnly || (validateFirst && this.done === 0 && this.stop.reason === null))
       await this.validateAndLog();
     if (validateOnly) return this.result(null);
+    // Of an earlier process, which held it in memory and got no further.
+    if (this.saved !== this.done && this.due(this.schedule.saveEvery)) await this.save();
     while (this.done < totalSteps && this.stop.reason === null) if (!(await this.step())) break;
     await this.training.profiler?.finish();
     if (this.stopped) {
@@ -167,7 +169,6 @@ export class FitLoop {
     const { training, schedule, session } = this;
     session.throwIfFailed();
     const step = this.done + 1;
-    const due = (every: number): boolean => every > 0 && (step === schedule.totalSteps || step % every === 0);
     const timer = new PhaseTimer();
     await training.profiler?.begin(step, timer);
     const done = await training.step(step, timer);
@@ -179,7 +180,7 @@ export class FitLoop {
     this.done = step;
     this.position = training.position();
     const metrics: Metrics = { ...done.metrics, 'training/global_step': step, 'training/epoch': done.epoch };
-    if (due(schedule.validateEvery))
+    if (this.due(schedule.validateEvery))
       Object.assign(metrics, await timer.time('testing', () => this.validate()));
     const now = performance.now();
     const ofRun = training.runMetrics?.(step, (now - this.since) / 1000);
@@ -190,10 +191,15 @@ export class FitLoop {
     await this.loggers.log(this.metrics, step);
     await this.writeTrace(timer);
     training.stepDone?.(step);
-    if (due(schedule.saveEvery)) await this.save();
+    if (this.due(schedule.saveEvery)) await this.save();
     else if (await session.hold(step, this.position, (directory) => training.saveCheckpoint(directory)))
       training.saved?.();
     return true;
+  }
+
+  /** Whether what comes every so many steps comes after the last one. */
+  private due(every: number): boolean {
+    return every > 0 && (this.done === this.schedule.totalSteps || this.done % every === 0);
   }
 
   private async validate(): Promise<Metrics> {
