@@ -42,8 +42,7 @@ const CASES = {
   'another profiler': ({ text }) =>
     (/profiler\.enable=True/.test(text) && /profiler\.tool=(?!null|torch\b)/.test(text)) ||
     /profile_steps=\[?['"\d]/.test(text),
-  'another precision': ({ text }) =>
-    /(param|buffer|model|reduce)_dtype=(?!bf|fp32|float32)\w/.test(text),
+  'another precision': ({ text }) => /(param|buffer|model|reduce)_dtype=(?!bf|fp32|float32)\w/.test(text),
   'a veto of single tokens': ({ text }) => /token_veto_threshold=(?!null)/.test(text),
   'a data set class of a supervised run': ({ program, text }) =>
     /sft_trainer/.test(program) && /custom_cls\.path=(?!null)/.test(text),

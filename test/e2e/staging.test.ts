@@ -79,7 +79,10 @@ test.each([[true], [false]])(
     await killed.exited;
     expect(await allGone(workers, 5_000)).toBe(true);
     const [place] = readdirSync(memory);
-    const step = readFileSync(join(memory, place as string, 'latest_checkpointed_iteration.txt'), 'utf8').trim();
+    const step = readFileSync(
+      join(memory, place as string, 'latest_checkpointed_iteration.txt'),
+      'utf8',
+    ).trim();
     const result = await runCommand(
       staged(
         name,

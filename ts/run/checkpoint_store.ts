@@ -133,7 +133,7 @@ export class CheckpointStore<State extends object> {
   /**
    * Of the same run as `latest` the newest that `verify` accepts, with what is wrong with the newer ones; null when there is no
    * checkpoint. Those of a run that began earlier are no substitute.
-   * @throws TroupeError IO when all of them are damaged: what is wrong with the newest
+   * @throws TroupeError IO when all of them are damaged: what is wrong with the newest; or when the run has saved some and none is there
    */
   async newestGood<Checked>(
     verify: (checkpoint: Checkpoint<State>) => Promise<Checked>,
@@ -145,6 +145,7 @@ export class CheckpointStore<State extends object> {
       .reverse();
     const run = Math.max(-1, ...candidates.map((step) => this.runOf(step)));
     const damage: TroupeError[] = [];
+    if (named !== null && named > 0 && candidates[0] !== named) damage.push(this.gone(named));
     for (const step of candidates) {
       // One that cannot be read is of no run that is known: the newest may be of this one.
       const of = this.runOf(step);
@@ -159,6 +160,14 @@ export class CheckpointStore<State extends object> {
     }
     if (damage[0] !== undefined) throw damage[0];
     return null;
+  }
+
+  private gone(step: number): TroupeError {
+    return new TroupeError(
+      'IO',
+      `[checkpoint] ${this.directoryOf(step)}, by ${LATEST} the newest one, is not there: expected it where it was saved (is a disk not mounted?); ` +
+        'trainer.resume_mode=disable begins anew',
+    );
   }
 
   private pointer(): number | null {

@@ -93,6 +93,26 @@ describe('the newest checkpoint', () => {
     expect(said).toContainEqual(expect.stringMatching(/resuming after step 2/));
   });
 
+  test('which the file names and is not there: the one before it, with a warning; without any an error, and logs stay', async () => {
+    const directory = copy();
+    writeFileSync(join(directory, LATEST), '3');
+    const { updates, said } = await session(directory);
+    expect(updates).toBe(2);
+    expect(said).toContainEqual(
+      expect.stringMatching(
+        /^note: warning: .*global_step_3, by .* is not there.*; going on from step 2 instead/,
+      ),
+    );
+    for (const name of steps(directory)) rmSync(join(directory, name), { recursive: true });
+    const before = read(directory, 'metrics.jsonl');
+    await expect(session(directory)).rejects.toMatchObject({
+      code: 'IO',
+      message: expect.stringMatching(/global_step_4, by .* is not there: .*resume_mode=disable begins anew/),
+    });
+    expect(read(directory, 'metrics.jsonl')).toBe(before);
+    expect((await session(directory, ['trainer.resume_mode=disable'])).updates).toBe(4);
+  });
+
   test.each([
     ['a directory', (path: string) => mkdirSync(path)],
     ['garbage', (path: string) => writeFileSync(path, 'x'.repeat(500))],
