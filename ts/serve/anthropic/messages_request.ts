@@ -9,7 +9,7 @@ import { imageAt, imageOf } from '../call/sent_image';
 import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
-import { checkChoice, forcedCalls } from '../openai/formats';
+import { checkChoice, checkParameters, forcedCalls } from '../openai/formats';
 import { list } from '../openai/lists';
 import { type FunctionTool, responseReading } from '../tools/families';
 
@@ -92,6 +92,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   checkChoice('tool_choice.name', name, offered);
   if (forced && model.grammars === null)
     throw badField('tool_choice', 'the engine behind this server cannot hold responses to a grammar');
+  if (forced) checkParameters(model, offered, name, (index) => `tools.${index}.input_schema`);
   const parts = new MessageParts(MESSAGE_PARTS, model.images !== null);
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
   return {

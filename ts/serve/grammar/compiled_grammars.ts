@@ -1,8 +1,8 @@
 // Grammars that stay compiled, up to a number: compiling takes far longer than a step, and the same schema comes again and again.
 import type { CompiledGrammar, Grammar as ParsedGrammar } from '@mlc-ai/web-xgrammar';
 import type { Grammar } from '../../rollout/request';
-import { schemaWithEscapedNames, tagWithEscapedNames } from './property_names';
 import type { GrammarVocabulary } from './protocol';
+import { WrittenSchema, writtenTag } from './written_schema';
 import type { Library } from './xgrammar';
 
 type Compiler = Awaited<ReturnType<Library['GrammarCompiler']['createGrammarCompiler']>>;
@@ -12,11 +12,22 @@ const MOST_COMPILED = 64;
 const ONE_LINE = [false, -1, [', ', ': ']] as const;
 
 /** To be disposed. */
-function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<ParsedGrammar> {
-  if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(tagWithEscapedNames(grammar.tag));
+async function parseGrammar({ Grammar, Testings }: Library, grammar: Grammar): Promise<ParsedGrammar> {
+  if (grammar.kind === 'structural-tag') {
+    const tag = await writtenTag(grammar.tag, async (schema) => {
+      const written = new WrittenSchema(schema);
+      if (!written.isPart) return { type: 'json_schema', json_schema: JSON.parse(written.json) };
+      const ebnf = await Testings._jsonSchemaToEBNF(written.json);
+      return { type: 'grammar', grammar: written.complete(ebnf) };
+    });
+    return await Grammar.fromStructuralTag(tag);
+  }
   const [anyWhitespace, indent, separators] = ONE_LINE;
-  const schema = schemaWithEscapedNames(grammar.schema);
-  return Grammar.fromJSONSchema(schema, anyWhitespace, indent, [...separators]);
+  const written = new WrittenSchema(grammar.schema);
+  if (!written.isPart)
+    return await Grammar.fromJSONSchema(written.json, anyWhitespace, indent, [...separators]);
+  const ebnf = await Testings._jsonSchemaToEBNF(written.json, anyWhitespace, indent, [...separators]);
+  return await Grammar.fromEBNF(written.complete(ebnf));
 }
 
 /** What the library makes lies in the memory of WebAssembly, where no collector comes by: whatever leaves is disposed. */

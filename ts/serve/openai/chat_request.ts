@@ -18,7 +18,7 @@ import {
   samplingOf,
   streamFields,
 } from './fields';
-import { checkChoice, responseForm } from './formats';
+import { checkChoice, checkSchemas, responseForm, type SchemaFields } from './formats';
 import { CHAT_PARTS } from './image_parts';
 import { list } from './lists';
 
@@ -107,6 +107,11 @@ const fields = {
 };
 const schema = z.strictObject(fields);
 
+const SCHEMAS: SchemaFields = {
+  answer: 'response_format.json_schema.schema',
+  parameters: (index) => `tools.${index}.function.parameters`,
+};
+
 /** How the answer is written. */
 export interface ChatForm {
   stream: boolean;
@@ -135,6 +140,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
   if (!r.logprobs && r.top_logprobs) throw badField('top_logprobs', 'needs logprobs: true');
   const forced = offered !== null && (choice === 'required' || name !== null);
   const choices = { forced, name, parallel: r.parallel_tool_calls !== false };
+  checkSchemas(model, SCHEMAS, offered, choices, r.response_format);
   const { grammar, tools: read } = responseForm(model.family, offered, choices, r.response_format);
   if (grammar !== null && model.grammars === null) {
     const field = forced ? 'tool_choice' : 'response_format';

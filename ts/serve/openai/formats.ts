@@ -1,6 +1,9 @@
 // What a response must be, as grammars: JSON of a schema, calls of tools that were asked for, or either.
+import { printable } from '../../base/printable';
 import type { Grammar } from '../../rollout/request';
-import { badField } from '../call/api_error';
+import { ApiError, badField } from '../call/api_error';
+import type { ServedModel } from '../call/served_model';
+import { type UnheldKeyword, unheldInParameters, unheldKeyword } from '../grammar/unheld_keyword';
 import { callsOrText } from '../tools/calls_or_text';
 import {
   type CallReading,
@@ -21,6 +24,54 @@ type ResponseFormat =
 export interface ResponseForm {
   grammar: Grammar | null;
   tools: CallReading | null;
+}
+
+/** What a client calls the schemas of its request. */
+export interface SchemaFields {
+  answer: string;
+  /** Of the tool with this index. */
+  parameters(index: number): string;
+}
+
+/**
+ * What the grammar of a request would not hold its response to is refused: it would be passed over in silence.
+ * @throws ApiError 400 naming the schema and its keyword
+ */
+export function checkSchemas(
+  model: Pick<ServedModel, 'grammars' | 'family'>,
+  fields: SchemaFields,
+  offered: readonly FunctionTool[] | null,
+  { forced, name }: { forced: boolean; name: string | null },
+  format: ResponseFormat | null | undefined,
+): void {
+  const schema = jsonSchema(format);
+  // Calls that may come, beside any text, are held to nothing.
+  if (offered !== null && (forced || schema !== null))
+    checkParameters(model, offered, name, (index) => fields.parameters(index));
+  if (schema !== null && !forced && hasOwnGrammars(model)) refuse(fields.answer, unheldKeyword(schema));
+}
+
+/** The same for calls of these tools, or of the one with this name. */
+export function checkParameters(
+  model: Pick<ServedModel, 'grammars' | 'family'>,
+  tools: readonly FunctionTool[],
+  name: string | null,
+  field: SchemaFields['parameters'],
+): void {
+  if (!hasOwnGrammars(model)) return;
+  for (const [i, { function: f }] of tools.entries())
+    if (f.parameters && (name === null || f.name === name))
+      refuse(field(i), (model.family?.iterates ? unheldInParameters : unheldKeyword)(f.parameters));
+}
+
+/** Engines with grammars of theirs decide by themselves. */
+const hasOwnGrammars = ({ grammars }: Pick<ServedModel, 'grammars'>): boolean =>
+  grammars !== null && grammars !== 'engine';
+
+function refuse(field: string, unheld: UnheldKeyword | null): void {
+  if (unheld === null) return;
+  const reason = printable(`${unheld.pointer}: ${unheld.reason}`, { max: 500 });
+  throw new ApiError(400, `${field}: this schema cannot be used: ${reason}`, field, 'invalid_schema');
 }
 
 /** `offered`: with calls that may come, or must (`forced`); null: none may, and nobody needs a family. */

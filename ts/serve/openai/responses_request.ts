@@ -11,7 +11,7 @@ import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { checkChoice, responseForm } from './formats';
+import { checkChoice, checkSchemas, responseForm, type SchemaFields } from './formats';
 import { RESPONSE_PARTS } from './image_parts';
 import { list } from './lists';
 
@@ -89,6 +89,11 @@ export interface ResponsesForm {
   echo: Record<string, unknown>;
 }
 
+const SCHEMAS: SchemaFields = {
+  answer: 'text.format.schema',
+  parameters: (index) => `tools.${index}.parameters`,
+};
+
 /** `kept`: of earlier responses; null: there are none. @throws ApiError 400 naming the field, 404 for another model */
 export function parseResponses(
   model: ServedModel,
@@ -117,14 +122,13 @@ export function parseResponses(
   checkChoice('tool_choice.name', name, offered);
   const forced = offered !== null && (choice === 'required' || name !== null);
   const format = r.text?.format ?? null;
-  const { grammar, tools: read } = responseForm(
-    model.family,
-    offered,
-    { forced, name, parallel: r.parallel_tool_calls !== false },
+  const choices = { forced, name, parallel: r.parallel_tool_calls !== false };
+  const asked =
     format?.type === 'json_schema'
-      ? { type: 'json_schema', json_schema: { schema: format.schema as Record<string, unknown> } }
-      : format,
-  );
+      ? { type: format.type, json_schema: { schema: format.schema as Record<string, unknown> } }
+      : format;
+  checkSchemas(model, SCHEMAS, offered, choices, asked);
+  const { grammar, tools: read } = responseForm(model.family, offered, choices, asked);
   if (grammar !== null && model.grammars === null)
     throw badField(
       forced ? 'tool_choice' : 'text.format',
