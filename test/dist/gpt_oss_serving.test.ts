@@ -4,6 +4,7 @@ import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
 import { endTokenIds } from '../../ts/data/end_tokens';
+import { TextThreads } from '../../ts/data/text_threads';
 import { TokenBytes } from '../../ts/data/token_bytes';
 import { Tokenizer } from '../../ts/data/tokenizer';
 import type { CallRecord } from '../../ts/serve/call/model_call';
@@ -47,7 +48,8 @@ beforeAll(async () => {
   );
   const family = familyOf(tokenizer.toolTemplate);
   const engine = actor.rollout;
-  const parts = { vocabSize, eosTokenIds, tokenizer, bytes, family, grammars, images: null };
+  const texts = new TextThreads(tokenizer);
+  const parts = { vocabSize, eosTokenIds, tokenizer, bytes, texts, family, grammars, images: null };
   model = { name: 'm', created: 0, engine, ...parts };
 });
 afterAll(async () => {

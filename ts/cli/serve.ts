@@ -5,6 +5,7 @@ import { readRegularFile } from '../base/regular_file';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { endTokenIds } from '../data/end_tokens';
 import { ImageThreads } from '../data/images/image_threads';
+import { TextThreads } from '../data/text_threads';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { hasImageProcessor, readImageProcessor } from '../model/image_processor';
@@ -100,6 +101,8 @@ export async function serve(
       }),
     );
     closers.unshift(() => grammars.close());
+    const texts = new TextThreads(tokenizer);
+    closers.unshift(() => texts.close());
     const images =
       config.vision === null || !readsImages
         ? null
@@ -113,6 +116,7 @@ export async function serve(
       eosTokenIds: actor.eosTokenIds,
       tokenizer,
       bytes,
+      texts,
       family,
       grammars,
       images,

@@ -14,6 +14,7 @@ import { agentOf } from '../config/derived/agents';
 import { usesServers } from '../config/derived/rollout_place';
 import { endTokenIds } from '../data/end_tokens';
 import { ImageThreads } from '../data/images/image_threads';
+import { TextThreads } from '../data/text_threads';
 import { TokenBytes } from '../data/token_bytes';
 import type { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
@@ -47,11 +48,12 @@ export async function configuredAgents(
   // Images are in conversations alone.
   const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;
   const close = async (): Promise<void> => {
-    const { grammars, images } = chat?.served ?? {};
+    const { grammars, images, texts } = chat?.served ?? {};
     await Promise.allSettled([
       agent.close?.(),
       sessions.close(),
       images?.close(),
+      texts?.close(),
       ...(grammars === 'engine' || !grammars ? [] : [grammars.close()]),
       own.close(),
     ]);
@@ -159,6 +161,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
       eosTokenIds,
       tokenizer,
       bytes,
+      texts: new TextThreads(tokenizer),
       family,
       // Inference servers hold responses to grammars by themselves.
       grammars: usesServers(config) ? 'engine' : new LazyGrammars(own),

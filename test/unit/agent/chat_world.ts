@@ -2,6 +2,7 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { TextThreads } from '../../../ts/data/text_threads';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { RolloutEngine } from '../../../ts/rollout/engine';
@@ -106,6 +107,7 @@ export const served = (tokenizer: Tokenizer): Omit<ServedModel, 'engine'> => ({
   eosTokenIds: [EOS],
   tokenizer,
   bytes: new TokenBytes(tokenizer),
+  texts: new TextThreads(tokenizer),
   family: familyOf(tokenizer.toolTemplate),
   grammars: null,
   images: null,

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { TextThreads } from '../../../ts/data/text_threads';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { ServedModel } from '../../../ts/serve/call/served_model';
@@ -52,6 +53,7 @@ export async function served(
     stopTokenIds: [END],
     ...o.script,
   });
+  const texts = new TextThreads(tokenizer);
   const model: ServedModel = {
     name: 'tiny',
     created: 1,
@@ -60,6 +62,7 @@ export async function served(
     eosTokenIds: [END],
     tokenizer,
     bytes: new TokenBytes(tokenizer),
+    texts,
     family: o.family === undefined ? null : toolFamily(o.family),
     grammars: o.grammars ?? null,
     images: o.images ?? null,
@@ -82,6 +85,7 @@ export async function served(
     prompt: (index) => text(engine.requests[index]?.promptIds ?? []),
     close: async () => {
       await server.close();
+      await texts.close();
       rmSync(directory, { recursive: true, force: true });
     },
   };

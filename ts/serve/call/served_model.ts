@@ -1,5 +1,6 @@
 // A model as it is served: its engine, its tokenizer, and how its family writes calls of tools.
 import type { ImageThreads } from '../../data/images/image_threads';
+import type { TextThreads } from '../../data/text_threads';
 import type { TokenBytes } from '../../data/token_bytes';
 import type { Tokenizer } from '../../data/tokenizer';
 import type { RolloutEngine } from '../../rollout/engine';
@@ -18,6 +19,8 @@ export interface ServedModel {
   eosTokenIds: readonly number[];
   tokenizer: Tokenizer;
   bytes: TokenBytes;
+  /** What tokenizes long texts. */
+  texts: TextThreads;
   /** null: it cannot be given tools. */
   family: ToolFamily | null;
   /** How responses are held to a grammar: by the engine itself, by asking these for every token; null: not at all. */

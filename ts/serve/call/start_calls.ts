@@ -31,14 +31,19 @@ export async function startChat(
       : { ...asked, images: await openImages(sent, model.images, signal) };
   const promptIds = hooks.promptIds
     ? await hooks.promptIds(conversation)
-    : promptOf(model, conversation, call.fields.prompt);
+    : await promptOf(model, conversation, call.fields.prompt, signal);
   const { images = [] } = conversation;
   const pictured = images.length === 0 ? {} : { images: () => readConversationImages(images) };
   return startCalls(model, { ...rest, promptIds, ...pictured }, signal, hooks);
 }
 
-function promptOf(model: ServedModel, conversation: Conversation, field: string): Int32Array {
-  const ids = textIds(model, written(model, conversation, field), field);
+async function promptOf(
+  model: ServedModel,
+  conversation: Conversation,
+  field: string,
+  signal: AbortSignal,
+): Promise<Int32Array> {
+  const ids = await textIds(model, written(model, conversation, field), field, signal);
   return model.images === null
     ? ids
     : withImages(ids, conversation.images ?? [], model.images.reading, field);

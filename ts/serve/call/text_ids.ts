@@ -2,17 +2,21 @@
 import { ApiError } from './api_error';
 import type { ServedModel } from './served_model';
 
+/** Characters of a text that is tokenized in place: that takes some milliseconds. */
+const SHORT = 16_384;
+
 /**
- * A text that cannot fit is refused before its tokens are looked for, which takes the time of everybody else's streams. `specialTokens`: with
- * those of the tokenizer around it.
- * @throws ApiError 400 naming `field`
+ * A text that cannot fit is refused before its tokens are looked for, and a long one is given to a thread: everybody else's streams go on.
+ * `specialTokens`: with those of the tokenizer around it.
+ * @throws ApiError 400 naming `field`; the signal's reason
  */
-export function textIds(
-  { engine: { maxTokens }, tokenizer, bytes }: ServedModel,
+export async function textIds(
+  { engine: { maxTokens }, tokenizer, bytes, texts }: ServedModel,
   text: string,
   field: string,
+  signal: AbortSignal,
   specialTokens = false,
-): Int32Array {
+): Promise<Int32Array> {
   // A character has at least a byte.
   if (text.length > maxTokens && text.length > maxTokens * bytes.longest) {
     throw new ApiError(
@@ -22,5 +26,7 @@ export function textIds(
       'context_length_exceeded',
     );
   }
-  return tokenizer.encode(text, specialTokens);
+  return text.length <= SHORT
+    ? tokenizer.encode(text, specialTokens)
+    : await texts.encode(text, specialTokens, signal);
 }

@@ -50,9 +50,14 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
   const r = parseBody(schema, body, Object.keys(fields));
   checkName(model, r.model);
   for (const prompt of r.prompt) if (typeof prompt !== 'string') checkIds('prompt', prompt, model);
-  const idsOfPrompts = r.prompt.map((prompt) =>
-    typeof prompt === 'string' ? textIds(model, prompt, 'prompt', true) : prompt,
-  );
+  const idsOfPrompts: ArrayLike<number>[] = [];
+  for (const prompt of r.prompt) {
+    idsOfPrompts.push(
+      typeof prompt === 'string' ? await textIds(model, prompt, 'prompt', signal, true) : prompt,
+    );
+    // There may be many: other requests get their turn.
+    await turn();
+  }
   const logProbs = r.logprobs ?? null;
   const running: Running[] = [];
   try {
