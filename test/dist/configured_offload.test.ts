@@ -14,6 +14,8 @@ const configured = (...overrides: string[]) =>
   loadConfig(writeConfig(), [
     `actor_rollout_ref.model.path=${MODEL}`,
     'actor_rollout_ref.actor.use_kl_loss=true',
+    'data.max_prompt_length=64',
+    'data.max_response_length=64',
     'algorithm.adv_estimator=grpo',
     ...overrides,
   ]);

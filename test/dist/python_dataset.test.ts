@@ -130,7 +130,7 @@ describe('rows', () => {
     const { file, row } = rows.locate(count - 1);
     const last = await file.row(row);
     expect(last).toMatchObject({ prompt: [{ content: expect.stringMatching(/^99999 and/) }] });
-    expect((last['extra_info'] as { kilobytes: number }).kilobytes).toBeLessThan(60e3);
+    expect((last['extra_info'] as { kilobytes: number }).kilobytes).toBeLessThan(45e3);
     expect(process.memoryUsage().rss - before).toBeLessThan(45e6);
 
     // In threads, as data of this size are read.

@@ -281,8 +281,11 @@ test('what nothing refers to, and what says nothing of these types, may be anyth
 describe('requests', () => {
   const messages = [{ role: 'user', content: 'hello' }];
   const parameters = { type: 'object', properties: { x: { ...int, multipleOf: 2 } } };
-  const tool = (given: object) => ({ type: 'function', function: { name: 'f', parameters: given } });
-  const format = { type: 'json_schema', json_schema: { name: 'x', schema: parameters } };
+  const tool = (given: object, strict: boolean | null = true) => ({
+    type: 'function',
+    function: { name: 'f', parameters: given, strict },
+  });
+  const format = { type: 'json_schema', json_schema: { name: 'x', schema: parameters, strict: true } };
   let s: Served;
   afterEach(() => s.close());
   const asked = async (body: Json): Promise<[number, string | undefined, string | undefined]> => {
@@ -305,6 +308,10 @@ describe('requests', () => {
       const field = 'tools.1.function.parameters';
       expect(await asked({ tools, tool_choice: 'required' })).toEqual(refusal(field));
       expect(await asked({ tools, response_format: { type: 'json_object' } })).toEqual(refusal(field));
+      // Without the word they are held to what can be held.
+      const loose = { ...format, json_schema: { ...format.json_schema, strict: null } };
+      expect((await asked({ response_format: loose }))[0]).toBe(200);
+      expect((await asked({ tools: [tool(parameters, null)], tool_choice: 'required' }))[1]).toBeUndefined();
       // Calls that may come are held to nothing.
       expect((await asked({ tools }))[0]).toBe(200);
       expect((await asked({ tools, tool_choice: 'none' }))[0]).toBe(200);

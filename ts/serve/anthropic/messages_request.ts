@@ -46,6 +46,7 @@ const tool = z.looseObject({
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
   input_schema: anyObject,
+  strict: z.boolean().nullish(),
 });
 
 /** Fields that are not named here are the business of Anthropic's own servers. */
@@ -92,7 +93,10 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   checkChoice('tool_choice.name', name, offered);
   if (forced && model.grammars === null)
     throw badField('tool_choice', 'the engine behind this server cannot hold responses to a grammar');
-  if (forced) checkParameters(model, offered, name, (index) => `tools.${index}.input_schema`);
+  if (forced) {
+    const strict = (index: number): boolean => r.tools?.[index]?.strict === true;
+    checkParameters(model, offered, name, (index) => `tools.${index}.input_schema`, strict);
+  }
   const parts = new MessageParts(MESSAGE_PARTS, model.images !== null);
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
   return {

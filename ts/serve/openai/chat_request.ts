@@ -140,7 +140,8 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
   if (!r.logprobs && r.top_logprobs) throw badField('top_logprobs', 'needs logprobs: true');
   const forced = offered !== null && (choice === 'required' || name !== null);
   const choices = { forced, name, parallel: r.parallel_tool_calls !== false };
-  checkSchemas(model, SCHEMAS, offered, choices, r.response_format);
+  const strict = (index: number): boolean => r.tools?.[index]?.function.strict === true;
+  checkSchemas(model, SCHEMAS, offered, choices, r.response_format, strict);
   const { grammar, tools: read } = responseForm(model.family, offered, choices, r.response_format);
   if (grammar !== null && model.grammars === null) {
     const field = forced ? 'tool_choice' : 'response_format';

@@ -18,13 +18,16 @@ import { UnheldParameters } from '../tools/tag_arguments';
 type ResponseFormat =
   | { type: 'text' }
   | { type: 'json_object' }
-  | { type: 'json_schema'; json_schema: { schema: Record<string, unknown> } };
+  | { type: 'json_schema'; json_schema: { schema: Record<string, unknown>; strict?: boolean | null } };
 
 /** What a response is held to, and whose calls are read in it. */
 export interface ResponseForm {
   grammar: Grammar | null;
   tools: CallReading | null;
 }
+
+/** Whether the schema of the tool with this index is to be held to the letter. */
+export type StrictTools = (index: number) => boolean;
 
 /** What a client calls the schemas of its request. */
 export interface SchemaFields {
@@ -34,7 +37,7 @@ export interface SchemaFields {
 }
 
 /**
- * What the grammar of a request would not hold its response to is refused: it would be passed over in silence.
+ * Of schemas that are `strict` what the grammar would not hold a response to is refused. Those of others are held to as far as a grammar can.
  * @throws ApiError 400 naming the schema and its keyword
  */
 export function checkSchemas(
@@ -43,12 +46,15 @@ export function checkSchemas(
   offered: readonly FunctionTool[] | null,
   { forced, name }: { forced: boolean; name: string | null },
   format: ResponseFormat | null | undefined,
+  strict: StrictTools,
 ): void {
   const schema = jsonSchema(format);
   // Calls that may come, beside any text, are held to nothing.
   if (offered !== null && (forced || schema !== null))
-    checkParameters(model, offered, name, (index) => fields.parameters(index));
-  if (schema !== null && !forced && hasOwnGrammars(model)) refuse(fields.answer, unheldKeyword(schema));
+    checkParameters(model, offered, name, (index) => fields.parameters(index), strict);
+  const exact = format?.type === 'json_schema' && format.json_schema.strict === true;
+  if (schema !== null && exact && !forced && hasOwnGrammars(model))
+    refuse(fields.answer, unheldKeyword(schema));
 }
 
 /** The same for calls of these tools, or of the one with this name. */
@@ -57,10 +63,11 @@ export function checkParameters(
   tools: readonly FunctionTool[],
   name: string | null,
   field: SchemaFields['parameters'],
+  strict: StrictTools,
 ): void {
   if (!hasOwnGrammars(model)) return;
   for (const [i, { function: f }] of tools.entries())
-    if (f.parameters && (name === null || f.name === name))
+    if (strict(i) && f.parameters && (name === null || f.name === name))
       refuse(field(i), (model.family?.iterates ? unheldInParameters : unheldKeyword)(f.parameters));
 }
 

@@ -47,6 +47,7 @@ const tool = z.looseObject({
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
   parameters: anyObject.nullish(),
+  strict: z.boolean().nullish(),
 });
 
 /** Fields that are not named here are the business of OpenAI's own servers. */
@@ -74,7 +75,7 @@ const schema = z.looseObject({
       format: z
         .union([
           z.looseObject({ type: z.enum(['text', 'json_object']) }),
-          z.looseObject({ type: z.literal('json_schema'), schema: anyObject }),
+          z.looseObject({ type: z.literal('json_schema'), schema: anyObject, strict: z.boolean().nullish() }),
         ])
         .nullish(),
     })
@@ -125,9 +126,12 @@ export function parseResponses(
   const choices = { forced, name, parallel: r.parallel_tool_calls !== false };
   const asked =
     format?.type === 'json_schema'
-      ? { type: format.type, json_schema: { schema: format.schema as Record<string, unknown> } }
+      ? {
+          type: format.type,
+          json_schema: { schema: format.schema as Record<string, unknown>, strict: format.strict === true },
+        }
       : format;
-  checkSchemas(model, SCHEMAS, offered, choices, asked);
+  checkSchemas(model, SCHEMAS, offered, choices, asked, (index) => r.tools?.[index]?.strict === true);
   const { grammar, tools: read } = responseForm(model.family, offered, choices, asked);
   if (grammar !== null && model.grammars === null)
     throw badField(
