@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import {
   type AsyncBuffer,
   asyncBufferFromFile,
@@ -11,7 +12,7 @@ import { isRegularFile } from '../base/regular_file';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { parquetCompressors as compressors } from './parquet_compressors';
-import { missingColumn, type Projection, type Row, type RowFile } from './row';
+import { MEDIA_COLUMNS, missingColumn, type Projection, type Row, type RowFile } from './row';
 
 /** Values of one page, from a row on. */
 interface Chunk {
@@ -103,8 +104,23 @@ export class ParquetFile implements RowFile {
     const group = this.groupOf(index);
     const columns = await this.rowGroup(group);
     const at = index - (this.starts[group] as number);
-    const read = (name: string) => (name === this.images ? withBytes : plain);
-    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, read(name)(data[at])]));
+    return Object.fromEntries(
+      Array.from(columns, ([name, data]) => [name, this.value(name, data[at], index)]),
+    );
+  }
+
+  private value(column: string, value: unknown, index: number): unknown {
+    const pictures = column === this.images || MEDIA_COLUMNS.some((name) => name === column);
+    try {
+      return pictures ? withBytes(value) : plain(value);
+    } catch (cause) {
+      if (!(cause instanceof NotText)) throw cause;
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${this.where(index)}: column ${printable(column)} is not valid UTF-8: write the file again as UTF-8`,
+        { cause },
+      );
+    }
   }
 
   /** Binary search: there may be thousands of row groups. */
@@ -234,6 +250,8 @@ function checkCodecs(file: string, metadata: FileMetaData, columns: readonly str
 const isPlainObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && Object.getPrototypeOf(value) === Object.prototype;
 
+class NotText extends Error {}
+
 /**
  * Text stays in the bytes of its page until its row is asked for: most of the time of decoding a large row group would go into
  * moving strings about that no one has read yet.
@@ -258,7 +276,10 @@ function withBytes(value: unknown): unknown {
 function plain(value: unknown): unknown {
   if (value === undefined) return null;
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : value;
-  if (Buffer.isBuffer(value)) return value.toString('utf8');
+  if (Buffer.isBuffer(value)) {
+    if (!isUtf8(value)) throw new NotText();
+    return value.toString('utf8');
+  }
   if (Array.isArray(value)) return value.map(plain);
   if (!isPlainObject(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]));

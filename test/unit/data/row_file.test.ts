@@ -281,6 +281,19 @@ describe('parquet', () => {
     expect(await file.row(60)).toMatchObject({ big: 2n ** 53n + 10n });
   });
 
+  it('refuses bytes that are no UTF-8, by row and column; U+FFFD itself is text', async () => {
+    const good = ['a', '\ufffd'].map((value) => Buffer.from(value));
+    const bad = Buffer.from('caf\u00e9', 'latin1');
+    const column = (name: string, data: unknown[]) => ({ name, data, type: 'BYTE_ARRAY' as const });
+    const columnData = [column('prompt', [...good, good[0]]), column('answer', [...good, bad])];
+    const file = await openRowFile(write('latin.parquet', Buffer.from(parquetWriteBuffer({ columnData }))));
+    expect(await file.row(1)).toEqual({ prompt: '\ufffd', answer: '\ufffd' });
+    await expect(file.row(2)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringMatching(/latin\.parquet, row 2: column answer is not valid UTF-8/),
+    });
+  });
+
   it('keeps text of every script, also where nothing says that it is text, and JSON', async () => {
     const text = ['ünï 😀', '', '日本語', 'a\u0000b'];
     const path = write(
