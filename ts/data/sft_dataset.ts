@@ -209,6 +209,9 @@ function parsedTools(value: unknown, where: string): unknown[] {
 function cut(sample: SftSample, images: number, options: SftDatasetOptions, where: string): SftSample {
   const length = sample.prompt.length + sample.response.length;
   const { maxLength, truncation } = options;
+  // A first token has nothing before it to be predicted from.
+  if (sample.prompt.length === 0)
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt is empty`);
   if (!sample.lossMask.includes(1)) {
     throw new TroupeError(
       'INVALID_DATA',

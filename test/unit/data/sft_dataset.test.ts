@@ -73,6 +73,19 @@ it('a conversation has its loss on the turns of the assistant', async () => {
   expect(decode(trained)).toBe('b<eos>d<eos>');
 });
 
+it('a conversation whose prompt has no tokens is refused by its row', async () => {
+  const bare = Tokenizer.load(
+    tokenizerDirectory({ chat_template: "{% for m in messages %}{{ m['content'] }}{% endfor %}" }),
+  );
+  const rows = ['a', ''].map((asked) => ({ messages: [turn('user', asked), turn('assistant', 'b')] }));
+  const options = { messagesKey: 'messages' };
+  expect(await read(rows.slice(0, 1), options, bare)).toHaveLength(1);
+  await expect(read(rows, options, bare)).rejects.toMatchObject({
+    code: 'INVALID_DATA',
+    message: expect.stringMatching(/:2: the prompt is empty/),
+  });
+});
+
 // Written after the shapes that are in use: a default system prompt, roles that must alternate, text trimmed, brackets instead
 // of role names, reasoning that is shown in the last turn only. None has markers of what the assistant writes.
 const CHATML =
