@@ -47,7 +47,7 @@ export async function collectTrajectories(
               signal: stop.signal,
             });
             if (trajectory.error !== null && options.onError === 'fail')
-              throw failed(agent, trajectory.error, `task ${index} of the batch`);
+              throw failed(agent, trajectory.error, `task ${index} of the batch`, ONE_FAILED);
             return trajectory;
           } catch (error) {
             stop.abort(error);
@@ -65,12 +65,13 @@ export async function collectTrajectories(
 export function checkSomeWorked(agent: Agent, trajectories: readonly Trajectory[]): void {
   const errors = trajectories.flatMap(({ error }) => (error === null ? [] : [error]));
   if (errors.length > 1 && errors.length === trajectories.length)
-    throw failed(agent, errors[0] as string, `every one of ${trajectories.length} tasks`);
+    throw failed(agent, errors[0] as string, `every one of ${trajectories.length} tasks`, ALL_FAILED);
 }
 
-const failed = ({ name = 'agent' }: Agent, error: string, where: string): TroupeError =>
-  new TroupeError(
-    'AGENT_FAILED',
-    `[agent] ${name} failed on ${where}: ${error}. Correct the agent, give it more time (rollout.agent.timeout), or set ` +
-      'rollout.agent.on_error=zero to give such trajectories a reward of 0',
-  );
+const ONE_FAILED =
+  'Correct the agent, give it more time (rollout.agent.timeout), or set rollout.agent.on_error=zero to give such trajectories a reward of 0';
+const ALL_FAILED =
+  'Correct the agent, or what its tools need, or give it more time (rollout.agent.timeout): rollout.agent.on_error=zero is for some that fail among others';
+
+const failed = ({ name = 'agent' }: Agent, error: string, where: string, remedy: string): TroupeError =>
+  new TroupeError('AGENT_FAILED', `[agent] ${name} failed on ${where}: ${error}. ${remedy}`);

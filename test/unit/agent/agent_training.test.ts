@@ -234,7 +234,9 @@ describe('a trainer with an agent', () => {
     });
     await expect(strict.trainer.fit()).rejects.toMatchObject({
       code: 'AGENT_FAILED',
-      message: expect.stringMatching(/failed on task \d of the batch: out of ideas/),
+      message: expect.stringMatching(
+        /failed on task \d of the batch: out of ideas.*set rollout.agent.on_error=zero/,
+      ),
     });
   });
 
@@ -245,7 +247,9 @@ describe('a trainer with an agent', () => {
       },
     });
     const { trainer: one } = run({ options: { agent: broken } });
-    await expect(one.fit()).rejects.toThrow(/every one of 8 tasks: no such file/);
+    await expect(one.fit()).rejects.toThrow(
+      /every one of 8 tasks: no such file. Correct the agent, or what its tools need.*on_error=zero is for some/,
+    );
   });
 
   test.each<[string, (model: AgentModel) => unknown, string]>([
