@@ -115,7 +115,8 @@ describe('naive', () => {
     ['returns text as score', () => ({ score: '1' }) as never, /got \{ score: "1" \}/],
     ['returns a list', () => [0.5] as never, /got \[0.5\]/],
     ['returns null', () => null as never, /got null/],
-    ['returns 1n', () => 1n as never, /expected a finite number .* got 1 for/],
+    ['returns 1n', () => 1n as never, /expected a finite number .* got 1n for/],
+    ['returns a score of 1n', () => ({ score: 1n }) as never, /got \{ score: 1n \} for/],
     ['rejects with nothing', () => Promise.reject(), /failed \(undefined\)/],
     [
       'throws what has no text',

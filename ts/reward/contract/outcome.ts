@@ -67,9 +67,11 @@ function failed(sample: RewardSample, index: number, error: unknown): unknown {
   return failure(sample, index, `the reward function failed (${thrownText(error)})`, error);
 }
 
-/** Text between quotes, so that "1" is not taken for 1. */
-const shown = (value: unknown): string =>
-  typeof value === 'object' || typeof value === 'string' ? printable(show(value)) : String(value);
+/** Text between quotes, so that "1" is not taken for 1, and 1n as that. */
+const shown = (value: unknown): string => {
+  if (typeof value === 'bigint') return `${value}n`;
+  return typeof value === 'object' || typeof value === 'string' ? printable(show(value)) : String(value);
+};
 
 function readOutcome(outcome: RewardOutcome): Scored {
   if (typeof outcome === 'number' || typeof outcome === 'boolean') {
