@@ -12,6 +12,11 @@ it('has a tree of its own', () => {
   expect(batchArithmetic(config)[0]).toContain('256 examples = 1 optimiser step');
 });
 
+it('may have a learning rate of 0, as RL has', () => {
+  expect(loadSftConfig(file(), ['optim.lr=0']).optim.lr).toBe(0);
+  expect(configError(() => loadSftConfig(file(), ['optim.lr=-1'])).message).toMatch(/optim\.lr/);
+});
+
 it('says how the model is spread and where it lies, with the names of earlier releases too', () => {
   const { fsdp_config: keys } = loadSftConfig(file(), ['model.fsdp_config.cpu_offload=true']).model;
   expect(keys).toMatchObject({ offload_policy: true, param_offload: false, reshard_after_forward: true });

@@ -2,7 +2,6 @@ import { RUN_LIMITS } from '../../base/limits';
 import { imageKey, processorSection } from './data_section';
 import { faultSection } from './fault_section';
 import {
-  above,
   betas,
   bool,
   choice,
@@ -158,7 +157,7 @@ export const sftSchema = {
     dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   },
   optim: {
-    lr: field(above(0, RUN_LIMITS.learningRate), 1e-5, 'Peak learning rate of AdamW.'),
+    lr: field(num(0, RUN_LIMITS.learningRate), 1e-5, 'Peak learning rate of AdamW.'),
     warmup_steps_ratio: moved('lr_warmup_steps_ratio'),
     lr_scheduler: moved('lr_scheduler_type'),
     betas: field(betas, [0.9, 0.95] as const, 'AdamW betas.'),
