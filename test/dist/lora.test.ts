@@ -170,7 +170,7 @@ test('a checkpoint of the adapter continues to the bit and holds no base weights
   });
   await withActor({ lora: undefined }, async (actor) => {
     await expect(actor.loadCheckpoint(at)).rejects.toThrow(
-      /holds adapters, but the actor trains full weights/,
+      /holds adapters, but the actor trains full weights: create it with .*actor_rollout_ref\.model\.lora_rank, of troupe sft model\.lora_rank/,
     );
   });
   await withActor({ lora: { rank: 2 } }, async (actor) => {

@@ -126,10 +126,14 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
     );
   }
   if (state.adapter !== (engine.lora !== null)) {
+    const keys =
+      engine.role === 'critic'
+        ? 'critic.model.lora_rank'
+        : 'actor_rollout_ref.model.lora_rank, of troupe sft model.lora_rank';
     const [saved, own] = state.adapter ? ['adapters', 'full weights'] : ['full weights', 'adapters'];
     throw new TroupeError(
       'INVALID_MODEL',
-      `[checkpoint] ${dir} holds ${saved}, but the ${engine.role} trains ${own}: create it ${state.adapter ? 'with' : 'without'} the option lora`,
+      `[checkpoint] ${dir} holds ${saved}, but the ${engine.role} trains ${own}: create it ${state.adapter ? 'with' : 'without'} the option lora (${keys}: ${state.adapter ? 'as it was saved with' : '0'})`,
     );
   }
   const loads: { kind: NativeTensorKind; files: NativeTensorFile[] }[] = [
