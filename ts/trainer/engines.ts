@@ -17,7 +17,7 @@ import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { type MemberMemory, ResourcePools } from '../controller/resource_pools';
 import { Critic } from '../critic/critic';
-import { endTokenIds } from '../data/end_tokens';
+import { endlessNote, endTokenIds } from '../data/end_tokens';
 import type { Tokenizer } from '../data/tokenizer';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
@@ -157,6 +157,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
       ...trainedOptions(ofActor, needs.totalSteps),
       rollout: generatesInTraining(config) ? rollout : ends,
     });
+    const endless = needs.tokenizer && endlessNote(actor.eosTokenIds, model.path);
+    if (endless) needs.say?.(endless);
     const ofReference = referenceSettings(config);
     const reference = !needs.reference
       ? null
