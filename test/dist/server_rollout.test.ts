@@ -25,6 +25,9 @@ const needs = {
   device: 'cpu',
 } as const;
 
+/** For models with few positions. */
+const LENGTHS = ['data.max_prompt_length=24', 'data.max_response_length=8'];
+
 /** What a server of our own finds under `key` of the config.json that it is started with. */
 async function startedWith(model: string, key: string, name: string): Promise<string> {
   const [command, said] = [`${name}.cjs`, `${name}.said`].map((file) => path.join(scratch, file)) as [
@@ -40,6 +43,7 @@ fs.writeFileSync(${JSON.stringify(said)}, String(config[${JSON.stringify(key)}])
 process.exit(1);`,
   );
   const config = loadConfig(writeConfig(), [
+    ...LENGTHS,
     `actor_rollout_ref.model.path=${model}`,
     'algorithm.adv_estimator=grpo',
     'actor_rollout_ref.rollout.mode=managed',
@@ -78,6 +82,7 @@ test('old weights that cannot be deleted are a warning, and the workers end all 
     return { success: true };
   });
   const config = loadConfig(writeConfig(), [
+    ...LENGTHS,
     `actor_rollout_ref.model.path=${MODEL}`,
     'algorithm.adv_estimator=grpo',
     'actor_rollout_ref.rollout.mode=server',

@@ -207,13 +207,14 @@ TEST(gradients_that_are_sent_in_bfloat16_are_rounded_once_and_summed_in_float32)
   options.max_tokens = 400;  // one micro-batch in each mini-batch
   options.optim->lr = 0;
   options.reduce_dtype = at::kBFloat16;
-  for (const Spread& spread : {Spread{2, "full_shard"}, Spread{3, "shard_grad_op"}, Spread{2, "no_shard"}}) {
+  for (Spread spread : {Spread{2, "full_shard"}, Spread{3, "shard_grad_op"}, Spread{2, "no_shard"}}) {
+    spread.gradients = true;
     const auto owners = round_robin(spread.size);
     const bool sharded = spread.sharding != "no_shard";
     at::Tensor expected;
     for (int64_t rank = 0; rank < spread.size; ++rank) {
       const auto alone = create_engine(options);
-      at::Tensor own = train(*alone, HeadKind::kLm, share_of(rank, owners), 1).gradients;
+      at::Tensor own = train(*alone, HeadKind::kLm, share_of(rank, owners), 1, true).gradients;
       if (sharded) own = own.to(at::kBFloat16).to(at::kFloat);
       expected = expected.defined() ? expected + own : own;
     }

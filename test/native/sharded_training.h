@@ -20,7 +20,8 @@ struct Spread {
   int64_t size = 1;
   std::string sharding = "full_shard";
   int64_t shard_size = 0;
-  bool delays = false;  // before every collective, of random length, another one on each rank
+  bool delays = false;     // before every collective, of random length, another one on each rank
+  bool gradients = false;  // part of the outcome
 
   int64_t parts() const { return sharding == "no_shard" ? 1 : shard_size == 0 ? size : shard_size; }
 };
@@ -74,13 +75,14 @@ struct Outcome {
   at::Tensor before;               // log-probs or values of this rank's sequences before any update
   std::vector<double> grad_norms;  // of every step
   at::Tensor weights;              // all of them, flat
-  at::Tensor gradients;            // of the last mini-batch
+  at::Tensor gradients;            // of the last mini-batch, where asked for
   double loss = 0;                 // this rank's part of the last mini-batch's
   StateBytes bytes;
   int64_t bytes_sent = 0;  // by the updates
 };
 
-inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates) {
+inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates,
+                     bool gradients = false) {
   Outcome outcome;
   outcome.before = head == HeadKind::kLm ? engine.compute_log_prob(share.tokens, 1, false, false).log_probs
                                          : engine.compute_values(share.tokens);
@@ -109,7 +111,7 @@ inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t 
     return at::cat(tensors);
   };
   outcome.weights = all(TensorKind::kParam);
-  outcome.gradients = all(TensorKind::kGrad);
+  if (gradients) outcome.gradients = all(TensorKind::kGrad);
   outcome.bytes = engine.state_bytes();
   return outcome;
 }
@@ -136,7 +138,8 @@ inline std::vector<Outcome> train_shares(EngineOptions options,
           comm = std::move(direct);
         }
         const auto engine = create_engine(options, comm);
-        outcomes[static_cast<size_t>(rank)] = train(*engine, options.model.head, share(rank), updates);
+        outcomes[static_cast<size_t>(rank)] =
+            train(*engine, options.model.head, share(rank), updates, spread.gradients);
       } catch (const std::exception& error) {
         test::report(false, __FILE__, __LINE__, error.what());
       }
