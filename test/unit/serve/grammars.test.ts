@@ -323,22 +323,15 @@ test('masks of a grammar that compiles slowly hold up no others', async () => {
     const open = await large.open(schema({ type: 'string' }));
     await open.next(Int32Array.of(tokens.indexOf('"')));
     let compiled = false;
-    const started = performance.now();
     const slow = large.open(schema({ type: 'string', pattern: SLOW })).finally(() => {
       compiled = true;
     });
-    let [longest, last] = [0, started];
+    let masks = 0;
     const letter = Int32Array.of(tokens.indexOf('a'));
-    while (!compiled) {
-      await open.next(letter);
-      longest = Math.max(longest, performance.now() - last);
-      last = performance.now();
-    }
+    for (; !compiled; masks++) await open.next(letter);
     (await slow).close();
-    const took = performance.now() - started;
-    // Long enough to tell a thread of its own from a turn between two masks.
-    expect(took).toBeGreaterThan(300);
-    expect(longest / took).toBeLessThan(0.3);
+    // Where both were of one thread there would be those before and after.
+    expect(masks).toBeGreaterThan(20);
   } finally {
     await large.close();
   }
