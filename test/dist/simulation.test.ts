@@ -12,6 +12,7 @@ import { collectiveTotals } from '../../ts/planner/render_simulation';
 import { type RoleSimulation, simulateRoles } from '../../ts/planner/simulate';
 import { trafficFormulas } from '../../ts/planner/traffic';
 import { CONFORMANCE } from '../helpers/conformance';
+import { NO_KEYS } from '../helpers/role_keys';
 
 // What the engine makes of shapes without memory, and what real workers hold and send.
 const EXAMPLES = path.resolve(__dirname, '../../examples/plan');
@@ -48,15 +49,7 @@ function specOf(
     inference: o.frozen ? load : null,
     update: o.frozen ? null : load,
     rollouts: [],
-    keys: {
-      capacity: '',
-      dtype: '',
-      gradientCheckpointing: '',
-      layout: '',
-      sharding: '',
-      placement: '',
-      reduction: '',
-    },
+    keys: NO_KEYS,
   };
   return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
 }

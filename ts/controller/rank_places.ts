@@ -17,7 +17,7 @@ export class RankPlaces {
   readonly pool: string | null;
   /** Workers of all groups on one host. */
   readonly localWorldSize: number;
-  private readonly perHost: number;
+  readonly perHost: number;
   private readonly firstLocalRank: number;
 
   constructor(

@@ -34,10 +34,7 @@ const exitAfterDisconnectMs = 2_000;
 /** The peers of a dead rank may end by themselves for this long before they are killed. */
 const abortGraceMs = 200;
 
-/**
- * The worker processes of one run, one per rank, with the engines in them. It works or fails as a whole: when a rank
- * dies, every pending and later call rejects with the same WorkerDiedError, the first cause, and its peers are killed.
- */
+/** The worker processes of one run, one per rank, with the engines in them. When one dies, every pending and later call rejects with the same WorkerDiedError, the first cause, and its peers are killed. */
 export class WorkerGroup {
   readonly worldSize: number;
   /** Workers of this group on each host. */
@@ -67,10 +64,8 @@ export class WorkerGroup {
   #hangs = false;
 
   /**
-   * Starts the processes and waits until each has dialled in and loaded the addon.
-   *
-   * Rejects, with no process left behind, with WorkerDiedError when a worker ends or is not ready in time, and with
-   * the worker's own error (NATIVE_UNAVAILABLE, ...) when it cannot load the addon.
+   * Starts the processes and waits until each has dialled in and loaded the addon. Rejects, with no process left behind, with WorkerDiedError
+   * when a worker ends or is not ready in time, and with the worker's own error (NATIVE_UNAVAILABLE, ...) when it cannot load the addon.
    */
   static async launch(options: WorkerGroupOptions): Promise<WorkerGroup> {
     const group = new WorkerGroup(options);
@@ -87,13 +82,13 @@ export class WorkerGroup {
     const options = resolveGroupOptions(given);
     const { worldSize, device, deadTimeoutMs } = options;
     this.worldSize = worldSize;
-    this.ranksPerHost = worldSize / options.hosts;
     this.device = device;
     this.failed = new Promise((resolve) => {
       this.#announceFailure = resolve;
     });
     this.#options = options;
     this.#places = new RankPlaces(worldSize, options.hosts, options.pool);
+    this.ranksPerHost = this.#places.perHost;
     this.#monitor = new HeartbeatMonitor(deadTimeoutMs, (rank) => void this.#onSilence(this.#member(rank)));
     this.#startup = new Startup(options.startupTimeoutMs, deadTimeoutMs);
   }

@@ -6,6 +6,7 @@ import { ON_DEVICE } from '../../../ts/planner/placement';
 import { ONE_MODEL } from '../../../ts/planner/places';
 import type { RoleSpec } from '../../../ts/planner/plan';
 import { CONFORMANCE } from '../../helpers/conformance';
+import { NO_KEYS } from '../../helpers/role_keys';
 
 // What is read when a model is loaded is counted in the dtype that its files have.
 const specOf = (directory: string): RoleSpec => {
@@ -26,15 +27,7 @@ const specOf = (directory: string): RoleSpec => {
     inference: null,
     update: null,
     rollouts: [],
-    keys: {
-      capacity: '',
-      dtype: '',
-      gradientCheckpointing: '',
-      layout: '',
-      sharding: '',
-      placement: '',
-      reduction: '',
-    },
+    keys: NO_KEYS,
   };
 };
 

@@ -1,28 +1,14 @@
 // What JSON schemas ask for, and what a grammar holds responses to: of every keyword, in the real one.
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import Ajv2020 from 'ajv/dist/2020';
 import addFormats from 'ajv-formats';
-import { TokenBytes } from '../../../ts/data/token_bytes';
-import { Tokenizer } from '../../../ts/data/tokenizer';
-import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
+import type { GrammarThreads } from '../../../ts/serve/grammar/grammar_threads';
 import { unheldKeyword } from '../../../ts/serve/grammar/unheld_keyword';
+import { END, withByteGrammars } from './byte_grammars';
 import { type Json, post, type Served, served } from './served';
 
-const END = 256;
-const directory = mkdtempSync(join(tmpdir(), 'troupe-held-'));
 let grammars: GrammarThreads;
-beforeAll(async () => {
-  const module = '../../../bench/byte_tokenizer.mjs';
-  (await import(module)).writeByteTokenizer(directory);
-  const tokenizer = Tokenizer.load(directory);
-  const o = { vocabSize: 260, stopTokenIds: [END], tags: [] };
-  grammars = new GrammarThreads(grammarVocabulary(tokenizer, new TokenBytes(tokenizer), o));
-});
-afterAll(async () => {
-  await grammars.close();
-  rmSync(directory, { recursive: true, force: true });
+withByteGrammars((made) => {
+  grammars = made;
 });
 
 /** On one line, as grammars want it. */

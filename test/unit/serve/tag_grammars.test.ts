@@ -1,26 +1,12 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { TokenBytes } from '../../../ts/data/token_bytes';
-import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { Grammar } from '../../../ts/rollout/request';
-import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
+import type { GrammarThreads } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls } from '../../../ts/serve/openai/formats';
 import { toolFamily } from '../../../ts/serve/tools/families';
+import { END, withByteGrammars } from './byte_grammars';
 
-const END = 256;
-const directory = mkdtempSync(join(tmpdir(), 'troupe-tag-grammar-'));
 let grammars: GrammarThreads;
-beforeAll(async () => {
-  const module = '../../../bench/byte_tokenizer.mjs';
-  (await import(module)).writeByteTokenizer(directory);
-  const tokenizer = Tokenizer.load(directory);
-  const o = { vocabSize: 260, stopTokenIds: [END], tags: [] };
-  grammars = new GrammarThreads(grammarVocabulary(tokenizer, new TokenBytes(tokenizer), o));
-});
-afterAll(async () => {
-  await grammars.close();
-  rmSync(directory, { recursive: true, force: true });
+withByteGrammars((made) => {
+  grammars = made;
 });
 
 const allowed = (mask: Uint32Array): number[] =>
