@@ -1,5 +1,7 @@
 // Does whatever set-up is missing in a clone and skips what is there: npm packages, the TypeScript build,
-// LibTorch, the native addon (with --tests also the C++ tests). Uses nothing but Node's own modules at first.
+// LibTorch, the native addon. Uses nothing but Node's own modules at first.
+//   --tests            also the C++ tests
+//   --no-native        neither LibTorch nor the addon, for scripts that see to them themselves
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -10,6 +12,7 @@ import { fileURLToPath } from 'node:url';
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const started = Date.now();
+const native = !process.argv.includes('--no-native');
 const inRoot = (...parts) => path.join(root, ...parts);
 
 function say(line) {
@@ -33,10 +36,10 @@ function run(what, program, args) {
 
 /** Everything that is missing in one message. What is built already needs no tools to run. */
 function checkTools() {
-  const built = existsSync(inRoot('build', 'Release', 'troupe.node'));
+  const compiles = native && !existsSync(inRoot('build', 'Release', 'troupe.node'));
   const { checkPrerequisites } = require('./prerequisites.js');
   const needed = (tool) => !tool.ok && !(tool.name === 'python' && process.env.TROUPE_LIBTORCH);
-  const missing = checkPrerequisites(built ? ['node'] : undefined).filter(needed);
+  const missing = checkPrerequisites(compiles ? undefined : ['node']).filter(needed);
   if (missing.length === 0) return;
   const lines = missing.map((tool) => `  ${tool.found}\n    ${tool.fix}`);
   stop(`this machine lacks what Troupe is built with.\n${lines.join('\n')}`);
@@ -92,7 +95,7 @@ checkTools();
 installPackages();
 compileTypeScript();
 try {
-  await prepareNative(process.argv.includes('--tests'));
+  if (native) await prepareNative(process.argv.includes('--tests'));
 } catch (error) {
   stop(error.code ? error.message : error.stack);
 }
