@@ -171,14 +171,14 @@ class StepMemory {
   }
 
   greedyAnswers(): void {
-    const { prompts, sequences, promptTokens, responseTokens } = this.spec.trained;
+    const { prompts, sequences, promptTokens, responseTokens, tokens } = this.spec.trained;
     const longest = (responseTokens / sequences) * prompts;
     const answers: BatchShape = {
       prompts,
       sequences: prompts,
       promptTokens,
       responseTokens: longest,
-      tokens: promptTokens + longest,
+      tokens: (tokens / sequences) * prompts,
     };
     this.hold('greedy', sampledBytes(answers), true);
     this.phase('gen_max', FLOAT * longest + copiedResponses(answers) + requestBytes(answers));

@@ -8,6 +8,7 @@ import { asynchrony } from '../config/derived/asynchrony';
 import { correctionOptions } from '../config/derived/correction';
 import { needsCritic, needsReference } from '../config/derived/roles';
 import { routerReplay } from '../config/derived/router_replay';
+import { sequenceBounds } from '../config/derived/sequence_bounds';
 import { routingBytes } from '../engine/routed_experts';
 import { teacherTokens } from '../roles/settings';
 import type { BatchShape, ControllerSpec } from './controller_memory';
@@ -28,7 +29,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
   const replay = routerReplay(config);
   const { bypass_mode: bypass } = algorithm.rollout_correction;
   return {
-    imageBytes: pixelBytes(actor, data.max_prompt_length),
+    imageBytes: pixelBytes(actor, sequenceBounds(config).prompt),
     generated: of(data.gen_batch_size, n),
     trained: of(data.train_batch_size, n),
     filtered: algorithm.filter_groups.enable,
@@ -79,14 +80,14 @@ export function controllerNotes(config: ResolvedConfig): string[] {
   ];
 }
 
-function shapeOf({ data }: ResolvedConfig, prompts: number, samples: number): BatchShape {
-  const { max_prompt_length: prompt, max_response_length: response } = data;
+function shapeOf(config: ResolvedConfig, prompts: number, samples: number): BatchShape {
+  const { prompt, response, sequence } = sequenceBounds(config);
   const sequences = prompts * samples;
   return {
     prompts,
     sequences,
     promptTokens: prompts * prompt,
-    tokens: sequences * (prompt + response),
+    tokens: sequences * sequence,
     responseTokens: sequences * response,
   };
 }

@@ -11,7 +11,7 @@ import type {
   NativeTensorSlice,
 } from '../native/bridge';
 import { rowParts } from './places';
-import type { Load, PlanSpec, RoleSpec } from './plan';
+import type { Load, PlanSpec, RoleSpec, RolloutShape } from './plan';
 import { imagesWithin } from './prompt_images';
 
 /** AdamW's defaults: they change no shape. */
@@ -82,7 +82,6 @@ export const promptOf = ({
 /** All verbs of a role, with weights in files of the dtypes that are there. No sequence is longer than the model's positions, whatever a configuration allows. */
 export function memoryWork(role: RoleSpec): NativeMemoryWork {
   const [shape] = role.rollouts;
-  const { maxPositions } = role.model;
   const { teacherTokens: topK = 0, routing = 'none', routerLosses } = role;
   return {
     load: [weightFile(role)],
@@ -96,9 +95,8 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       routerZ: routerLosses?.z === true,
     },
     routing,
-    rollouts: role.rollouts.map(({ verb, prompts, n, promptLength, responseLength }) => {
-      const prompt = Math.min(promptLength, maxPositions - 1);
-      const response = Math.min(responseLength, maxPositions - prompt);
+    rollouts: role.rollouts.map(({ verb, prompts, n, ...shape }) => {
+      const { prompt, response } = generatedLengths(role, shape);
       return { verb, prompts, n, prompt, response, images: imagesOf(role, prompt) };
     }),
     limits: {
@@ -110,6 +108,24 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       routedExperts: routing === 'given' && shape !== undefined,
     },
   };
+}
+
+/** The longest responses, each with keys and values of its own; before a model that reads images the longest prompts, of which all may be images. */
+function generatedLengths(
+  { images, model }: RoleSpec,
+  {
+    longest,
+    promptLength,
+    responseLength,
+  }: Pick<RolloutShape, 'longest' | 'promptLength' | 'responseLength'>,
+): { prompt: number; response: number } {
+  const most = Math.min(longest, model.maxPositions);
+  if (images !== undefined) {
+    const prompt = Math.min(promptLength, most - 1);
+    return { prompt, response: Math.min(responseLength, most - prompt) };
+  }
+  const response = Math.min(responseLength, most - 1);
+  return { prompt: Math.min(promptLength, most - response), response };
 }
 
 export function sequenceLoad(role: RoleSpec, load: Load | null): NativeSequenceLoad {

@@ -11,6 +11,7 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/derived
 import { generatesInTraining } from '../config/derived/rollout_place';
 import { routerReplay } from '../config/derived/router_replay';
 import { routerZLossCoef } from '../config/derived/router_z_loss';
+import { sequenceBounds } from '../config/derived/sequence_bounds';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
@@ -175,8 +176,9 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
 function policyRoles(config: ResolvedConfig, target: Target, memory: number | null): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout } = roles;
+  const bounds = sequenceBounds(config);
   const perRank = (prompts: number, role: RoleSettings): Load =>
-    loadPerRank({ prompts, samples: rollout.n }, sharingRanks(role), data, target);
+    loadPerRank({ prompts, samples: rollout.n }, sharingRanks(role), bounds, target);
   /** A call has all mini-batches, but with a loss that is prepared for each. */
   const update = (mini: number, role: RoleSettings, stepwise: boolean): Load => {
     const load = perRank(mini, role);

@@ -35,6 +35,9 @@ export interface RolloutShape {
   fixed?: true;
   /** Samples per prompt. */
   n: number;
+  /** Tokens of a prompt and its response, at most. */
+  longest: number;
+  /** The most tokens of each, which need not go together. */
   promptLength: number;
   responseLength: number;
   /** Sequences that run at the same time, and positions of a step. */

@@ -1,4 +1,5 @@
 import type { ResolvedConfig } from '../config/config';
+import { sequenceBounds } from '../config/derived/sequence_bounds';
 import { rewardModelSettings } from '../roles/role_settings';
 import type { RoleSpec } from './plan';
 import { loadPerRank, roleSpec, sharingRanks, type Target } from './role_parts';
@@ -8,7 +9,7 @@ export function rewardModelRole(config: ResolvedConfig, target: Target): RoleSpe
   const { data, actor_rollout_ref } = config;
   const settings = rewardModelSettings(config);
   const sequences = { prompts: data.gen_batch_size, samples: actor_rollout_ref.rollout.n };
-  const load = loadPerRank(sequences, sharingRanks(settings), data, target);
+  const load = loadPerRank(sequences, sharingRanks(settings), sequenceBounds(config), target);
   return {
     ...roleSpec(settings, target),
     // One place more than the tokens: see RewardModel.score.

@@ -1,6 +1,7 @@
 // From what a configuration says of a role to what is planned of it.
 
 import { readModelShape } from '../checkpoint/model_shape';
+import type { SequenceBounds } from '../config/derived/sequence_bounds';
 import { checkLayout } from '../engine/check_layout';
 import type { EngineOptions } from '../engine/engine_options';
 import { resolveParallel } from '../engine/parallel_options';
@@ -30,15 +31,13 @@ export const sharingRanks = ({ ulysses, layout }: Pick<RoleSettings, 'ulysses' |
 export const loadPerRank = (
   { prompts, samples }: { prompts: number; samples: number },
   sharing: number,
-  {
-    max_prompt_length: prompt,
-    max_response_length: response,
-  }: { max_prompt_length: number; max_response_length: number },
+  { prompt, response, sequence }: SequenceBounds,
   { worldSize }: Target,
 ): Load => ({
   sequences: Math.ceil((prompts * samples * sharing) / worldSize),
-  longest: prompt + response,
+  longest: sequence,
   response,
+  prompt,
   samples,
 });
 

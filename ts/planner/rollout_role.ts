@@ -2,6 +2,7 @@
 import type { ResolvedConfig } from '../config/config';
 import { decodingRanks } from '../config/derived/rollout_place';
 import { routerReplay } from '../config/derived/router_replay';
+import { sequenceBounds } from '../config/derived/sequence_bounds';
 import { checkDecoding } from '../roles/check_decoding';
 import { type RoleSettings, rolloutSettings } from '../roles/role_settings';
 import type { RoleSpec, RolloutShape } from './plan';
@@ -23,10 +24,12 @@ export function rolloutShapes(
 ): RolloutShape[] {
   const { data, actor_rollout_ref: roles } = config;
   const { rollout } = roles;
+  const { prompt, response, sequence } = sequenceBounds(config);
   const share = rollout.gpu_memory_utilization * (target.device === 'cpu' ? HOST_SHARE : 1);
   const shape = {
-    promptLength: data.max_prompt_length,
-    responseLength: data.max_response_length,
+    longest: sequence,
+    promptLength: prompt,
+    responseLength: response,
     maxSequences: rollout.max_num_seqs,
     maxStepTokens: rollout.max_num_batched_tokens,
     tensorParallel: decodingRanks(config),

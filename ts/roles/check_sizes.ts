@@ -3,14 +3,13 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { readModelShape } from '../checkpoint/model_shape';
 import type { ResolvedConfig } from '../config/config';
+import { longestText, MOST_TOKENS, sequenceBounds } from '../config/derived/sequence_bounds';
 import { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
 import { modelRoles, type RunRoles } from './model_roles';
 import type { RoleSettings } from './role_settings';
 import { teacherTokens } from './settings';
-
-const MOST = 'actor_rollout_ref.rollout.max_model_len';
 
 /**
  * Positions, and tokens of the vocabulary. Reads config.json of each model, no weight, and the policy's tokenizer where another model knows
@@ -46,30 +45,25 @@ function checkMostTokens(config: ResolvedConfig, { model }: RoleSettings, { maxP
   const { mode, max_model_len: most } = config.actor_rollout_ref.rollout;
   if (most === null || most <= maxPositions || mode === 'server') return;
   throw new ConfigError(
-    `${MOST}: expected at most ${maxPositions}, the positions of the policy in ${model}, got ${most}`,
-    MOST,
+    `${MOST_TOKENS}: expected at most ${maxPositions}, the positions of the policy in ${model}, got ${most}`,
+    MOST_TOKENS,
   );
 }
 
 type Shape = Pick<NativeModelConfig, 'maxPositions' | 'vocabSize' | 'positions'>;
 
 function checkPositions(config: ResolvedConfig, { name, model, keys }: RoleSettings, shape: Shape): void {
-  const { max_prompt_length: prompt, max_response_length: response } = config.data;
-  const most = config.actor_rollout_ref.rollout.max_model_len ?? Number.POSITIVE_INFINITY;
-  const longest = Math.min(prompt + response, most);
   // A reward model reads its score one place later, which needs a position of its own where positions are learned.
   const after = name === 'reward model' && shape.positions !== 'rope' ? 1 : 0;
   const places = shape.maxPositions - after;
-  if (longest <= places) return;
+  if (sequenceBounds(config).sequence <= places) return;
   const policy = name === 'actor' || name === 'reference';
   const key = policy ? 'data.max_response_length' : keys.model;
-  const sum = `data.max_prompt_length ${prompt} + data.max_response_length ${response} = ${prompt + response}`;
-  const tokens = longest === most ? `${MOST} ${most}` : sum;
   const remedy =
     name === 'reward model' ? ', or cut what it is given (reward.reward_model.truncation=left or right)' : '';
   throw new ConfigError(
-    `${key}: ${tokens} tokens are more than the ${places} positions of the ${policy ? 'model' : name} in ${model}: shorten prompts or responses, ` +
-      `or bound their sum with ${MOST}${remedy}`,
+    `${key}: ${longestText(config)} tokens are more than the ${places} positions of the ${policy ? 'model' : name} in ${model}: shorten prompts or responses, ` +
+      `or bound their sum with ${MOST_TOKENS}${remedy}`,
     key,
   );
 }

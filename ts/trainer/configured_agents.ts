@@ -12,6 +12,7 @@ import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { usesServers } from '../config/derived/rollout_place';
+import { sequenceBounds } from '../config/derived/sequence_bounds';
 import { endTokenIds } from '../data/end_tokens';
 import { ImageThreads } from '../data/images/image_threads';
 import { TextThreads } from '../data/text_threads';
@@ -75,7 +76,7 @@ export async function configuredAgents(
       // Of all that goes on at a time: a validation beside prompts that are worked on ahead, too.
       concurrency: pLimit(keys.max_concurrent),
       onError: keys.on_error,
-      maxTokens: config.data.max_prompt_length + config.data.max_response_length,
+      maxTokens: sequenceBounds(config).sequence,
       // Servers refuse priorities unless they were started to take them, and do not agree which ones come first.
       behindFirst: !usesServers(config),
     },

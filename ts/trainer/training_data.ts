@@ -1,5 +1,6 @@
 import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
+import { MOST_TOKENS, sequenceBounds } from '../config/derived/sequence_bounds';
 import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
 import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
@@ -59,14 +60,13 @@ export function loadTokenizer(model: {
 }
 
 /** A prompt leaves room for one token of a response at least. */
-function promptLimit({
-  data,
-  actor_rollout_ref: { rollout },
-}: ResolvedConfig): Pick<RlDatasetOptions, 'maxPromptLength' | 'lengthLimit'> {
-  const { max_model_len: most } = rollout;
-  if (most === null || most > data.max_prompt_length) return { maxPromptLength: data.max_prompt_length };
-  const lengthLimit = `actor_rollout_ref.rollout.max_model_len ${most} leaves beside a response (${most - 1})`;
-  return { maxPromptLength: most - 1, lengthLimit };
+function promptLimit(config: ResolvedConfig): Pick<RlDatasetOptions, 'maxPromptLength' | 'lengthLimit'> {
+  const { prompt, sequence } = sequenceBounds(config);
+  if (prompt === config.data.max_prompt_length) return { maxPromptLength: prompt };
+  return {
+    maxPromptLength: prompt,
+    lengthLimit: `${MOST_TOKENS} ${sequence} leaves beside a response (${prompt})`,
+  };
 }
 
 const filterNote = (left: number, all: number, what: string): string =>

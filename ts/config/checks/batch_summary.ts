@@ -1,6 +1,7 @@
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
+import { MOST_TOKENS, sequenceBounds } from '../derived/sequence_bounds';
 import { sftLayout } from '../derived/sft_layout';
 import { teachersOf } from '../derived/teachers';
 import { contextOf, sharingRanks } from '../derived/ulysses';
@@ -32,8 +33,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
     ...pools(config),
     `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
       `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
-    `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
-      `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
+    longestSequence(config),
     role('actor', roles.actor, sharingRanks(roles.actor, roles.actor.fsdp_config)),
   ];
   const further = asynchrony(config);
@@ -87,6 +87,14 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       microBatches(keys.ppo_max_token_len_per_gpu, sharing)
     );
   }
+}
+
+function longestSequence(config: ResolvedConfig): string {
+  const { max_prompt_length: prompt, max_response_length: response } = config.data;
+  const { sequence } = sequenceBounds(config);
+  return sequence < prompt + response
+    ? `sequence: at most ${sequence} tokens (prompt + response, ${MOST_TOKENS})`
+    : `sequence: at most ${prompt} + ${response} = ${sequence} tokens (prompt + response)`;
 }
 
 function pools(config: ResolvedConfig): string[] {

@@ -17,6 +17,7 @@ import { needsCritic, needsReference, needsRewardModel } from '../derived/roles'
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
 import { checkRouterZLoss } from '../derived/router_z_loss';
+import { longestText, sequenceBounds } from '../derived/sequence_bounds';
 import { teachersOf } from '../derived/teachers';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
@@ -362,14 +363,12 @@ function checkDivides({ data }: ResolvedConfig, path: string, size: number): voi
 }
 
 /** `ranks`: that share a micro-batch. */
-function checkFits({ data }: ResolvedConfig, path: string, perRank: number, ranks: number): void {
-  const longest = data.max_prompt_length + data.max_response_length;
+function checkFits(config: ResolvedConfig, path: string, perRank: number, ranks: number): void {
   const capacity = perRank * ranks;
-  if (capacity >= longest) return;
+  if (capacity >= sequenceBounds(config).sequence) return;
   const shared = ranks === 1 ? `${capacity}` : `${perRank} x ${ranks} ranks = ${capacity}`;
   throw new ConfigError(
-    `${path}: ${shared} tokens per micro-batch cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
-      `data.max_response_length ${data.max_response_length} = ${longest} tokens`,
+    `${path}: ${shared} tokens per micro-batch cannot hold one sequence of ${longestText(config)} tokens`,
     path,
   );
 }

@@ -2,6 +2,7 @@ import { registeredPolicyLoss } from '../../algorithms/policy_losses/registry';
 import { resolveCorrection, takesAllAlike } from '../../algorithms/rollout_correction/options';
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
+import { longestText, sequenceBounds } from '../derived/sequence_bounds';
 import { hasBoth, type TeacherConfig, teachersOf } from '../derived/teachers';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
@@ -61,18 +62,17 @@ export function checkDistillation(config: ResolvedConfig): void {
   }
 }
 
-function checkTeacherKeys({ data }: ResolvedConfig, { section, keys }: TeacherConfig): void {
+function checkTeacherKeys(config: ResolvedConfig, { section, keys }: TeacherConfig): void {
   const { model_path, forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: ranks } = keys;
   if (model_path === null)
     refuse(
       `${section}.model_path`,
       'expected a directory because distillation.enabled is true, but it is not given',
     );
-  const longest = data.max_prompt_length + data.max_response_length;
-  if (perRank * ranks < longest)
+  if (perRank * ranks < sequenceBounds(config).sequence)
     refuse(
       `${section}.forward_max_token_len_per_gpu`,
-      `${perRank}${ranks === 1 ? '' : ` x ${ranks} ranks`} tokens cannot hold one sequence of data.max_prompt_length ` +
-        `${data.max_prompt_length} + data.max_response_length ${data.max_response_length} = ${longest} tokens`,
+      `${perRank}${ranks === 1 ? '' : ` x ${ranks} ranks`} tokens cannot hold one sequence of ` +
+        `${longestText(config)} tokens`,
     );
 }

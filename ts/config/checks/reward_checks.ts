@@ -1,11 +1,13 @@
 import { reasonOf } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { runCodeUrl } from '../../reward/contract/run_code_url';
+import { longestText, sequenceBounds } from '../derived/sequence_bounds';
 import { contextOf } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
 /** Values below `reward` that contradict each other or other sections. */
-export function checkReward({ reward, data }: ResolvedConfig): void {
+export function checkReward(config: ResolvedConfig): void {
+  const { reward } = config;
   checkUrl(reward.sandbox_fusion.url);
   const { enable, model_path, input_tokenizer, truncation, max_length } = reward.reward_model;
   if (!enable) return;
@@ -20,7 +22,7 @@ export function checkReward({ reward, data }: ResolvedConfig): void {
   const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: ranks } =
     reward.reward_model;
   const capacity = perRank * ranks * contextOf(reward.reward_model);
-  const longest = data.max_prompt_length + data.max_response_length;
+  const { sequence: longest } = sequenceBounds(config);
   for (const [key, limit] of [
     ['forward_max_token_len_per_gpu', capacity],
     ['max_length', max_length ?? longest],
@@ -28,8 +30,7 @@ export function checkReward({ reward, data }: ResolvedConfig): void {
     if (limit >= longest) continue;
     const path = `reward.reward_model.${key}`;
     throw new ConfigError(
-      `${path}: ${limit} tokens cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
-        `data.max_response_length ${data.max_response_length} = ${longest} tokens; raise it, or set reward.reward_model.truncation`,
+      `${path}: ${limit} tokens cannot hold one sequence of ${longestText(config)} tokens; raise it, or set reward.reward_model.truncation`,
       path,
     );
   }
