@@ -70,7 +70,8 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       shuffle: data.shuffle,
       seed,
     });
-    // A run should not end in the middle for a row that never had a chance.
+    // A run should not end in the middle for a row that never had a chance. Rows that this run does not reach are read, too, as where there are few: a
+    // longer one, or another seed, would end there.
     if (room !== null && train.threads) await train.check();
     return {
       train: {

@@ -77,7 +77,11 @@ export const sftSchema = {
       'Column whose true or false becomes enable_thinking of the chat template, if there is one.',
     ),
     train_batch_size: field(count('sequences'), 256, 'Examples per optimiser step.'),
-    max_length: field(count('tokens'), 1024, 'Tokens per example.'),
+    max_length: field(
+      count('tokens'),
+      1024,
+      'Tokens per example. Where that is more than a micro-batch or the model can take, every row is held against these before the run, reached by it or not.',
+    ),
     truncation: field(choice('error', 'left', 'right'), 'error', 'What to do with longer examples.'),
     max_token_len_per_gpu: field(count('batchTokens'), 8192, 'Packing capacity: tokens per micro-batch.'),
     train_max_samples: field(
