@@ -1,14 +1,66 @@
 // Weights of each step on the disk, for servers to read.
-import { existsSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
+import { existsSync, lstatSync, readdirSync, realpathSync, rmdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
 import { TEMPORARY } from '../base/atomic_dir';
 import { makeDirectories } from '../base/make_directories';
 import { reasonOf } from '../base/text';
 import { untieHead } from '../checkpoint/untie_head';
+import type { ResolvedConfig } from '../config/config';
+import { usesServers } from '../config/derived/rollout_place';
+import type { RunConfig } from '../run/config_changes';
 
-/** Names of versions, whole or not. */
-const LEFT = new RegExp(`^(${TEMPORARY.replace('.', '\\.')})?version_\\d+`);
+/** In the directory of a run, which has it for itself. */
+const OWN = 'rollout_weights';
+/** Names of versions, whole or not, as saveModel writes them. */
+const LEFT = new RegExp(`^(version_\\d+|${TEMPORARY.replace('.', '\\.')}version_\\d+_[0-9a-f]+(_old)?)$`);
+
+/** Where a run with servers writes its weights, absolute; `owned`: nobody else has anything there. */
+export function weightsPlace({ trainer, actor_rollout_ref: { rollout } }: ResolvedConfig): {
+  directory: string;
+  owned: boolean;
+} {
+  const { weights_dir: given } = rollout.server;
+  return {
+    directory: path.resolve(given ?? path.join(trainer.default_local_dir, OWN)),
+    owned: given === null,
+  };
+}
+
+/**
+ * What a session with servers that was killed has left in the directory of a run goes, where this session has none that read it. Only when the
+ * directory is this session's. A link stays, and what it leads to: that may be others', too.
+ */
+export function removeUnusedWeights(config: RunConfig, say: (line: string) => void): void {
+  const own = path.resolve(config.trainer.default_local_dir, OWN);
+  tryRemoving(say, () => {
+    if (lstatSync(own, { throwIfNoEntry: false })?.isDirectory() !== true) return;
+    if ('actor_rollout_ref' in config && usesServers(config)) {
+      const { directory } = weightsPlace(config);
+      if (existsSync(directory) && realpathSync(directory) === realpathSync(own)) return;
+    }
+    removeVersions(own);
+    removeEmpty(own);
+  });
+}
+
+function removeVersions(directory: string): void {
+  for (const name of readdirSync(directory))
+    if (LEFT.test(name)) rmSync(path.join(directory, name), { recursive: true, force: true });
+}
+
+function removeEmpty(directory: string): void {
+  if (existsSync(directory) && readdirSync(directory).length === 0) rmdirSync(directory);
+}
+
+/** What stays takes space, and is no reason to end a run. */
+function tryRemoving(say: (line: string) => void, remove: () => void): void {
+  try {
+    remove();
+  } catch (error) {
+    say(`warning: [rollout] old weights could not be removed: ${reasonOf(error)}`);
+  }
+}
 
 /** Weights on their way, each version in a directory of its own. */
 export class RolloutWeights {
@@ -25,10 +77,7 @@ export class RolloutWeights {
   /** What a run that was killed has left goes, where it cannot be another one's: nobody asks for it any more. */
   clear(): void {
     if (!this.kind.owned || !existsSync(this.directory)) return;
-    this.tryRemoving(() => {
-      for (const name of readdirSync(this.directory))
-        if (LEFT.test(name)) rmSync(path.join(this.directory, name), { recursive: true, force: true });
-    });
+    tryRemoving(this.say, () => removeVersions(this.directory));
   }
 
   async write(version: number): Promise<string> {
@@ -45,7 +94,7 @@ export class RolloutWeights {
   keepOnly(kept: string): void {
     for (const directory of this.written) {
       if (directory === kept) continue;
-      this.tryRemoving(() => {
+      tryRemoving(this.say, () => {
         rmSync(directory, { recursive: true, force: true });
         this.written.delete(directory);
       });
@@ -55,17 +104,6 @@ export class RolloutWeights {
   remove(): void {
     this.keepOnly('');
     // Others may use the directory, too.
-    this.tryRemoving(() => {
-      if (existsSync(this.directory) && readdirSync(this.directory).length === 0) rmdirSync(this.directory);
-    });
-  }
-
-  /** What stays takes space, and is no reason to end a run. */
-  private tryRemoving(remove: () => void): void {
-    try {
-      remove();
-    } catch (error) {
-      this.say(`warning: [rollout] old weights could not be removed: ${reasonOf(error)}`);
-    }
+    tryRemoving(this.say, () => removeEmpty(this.directory));
   }
 }

@@ -14,7 +14,7 @@ import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
 import { tgiEndTokenIds } from '../rollout/remote/tgi_ends';
 import { VllmProtocol } from '../rollout/remote/vllm';
-import { RolloutWeights } from './rollout_weights';
+import { RolloutWeights, weightsPlace } from './rollout_weights';
 import { serverGpus } from './server_gpus';
 import { serverLimits } from './server_limits';
 
@@ -36,12 +36,8 @@ export class ServerRollout {
       rollout.name === 'vllm' &&
       device === 'cpu' &&
       actor.engine.model.config.tiedEmbeddings;
-    const weights = new RolloutWeights(
-      actor,
-      path.resolve(server.weights_dir ?? path.join(config.trainer.default_local_dir, 'rollout_weights')),
-      { owned: server.weights_dir === null, untied },
-      say,
-    );
+    const { directory, owned } = weightsPlace(config);
+    const weights = new RolloutWeights(actor, directory, { owned, untied }, say);
     // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
     const releases =
       rollout.mode === 'managed' &&
@@ -53,19 +49,24 @@ export class ServerRollout {
     const { ownHead, stored } = actor.engine.model;
     const started = untied || ownHead || hasPacked(stored);
     const model = started ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
-    const servers = serversOf(config, { dtype, device, model, releases }, protocol);
-    const engine = await RemoteRollout.connect({
-      protocol,
-      servers,
-      vocabSize: actor.engine.model.config.vocabSize,
-      eosTokenIds: actor.eosTokenIds,
-      maxTokens: actor.engine.model.config.maxPositions,
-      maxConcurrency: server.max_concurrency,
-      recoveryMs: 1000 * server.recovery_timeout,
-      say,
-    });
-    say(`responses come from ${servers.length} ${rollout.name} server${servers.length === 1 ? '' : 's'}`);
-    return new ServerRollout(engine, weights, releases);
+    try {
+      const servers = serversOf(config, { dtype, device, model, releases }, protocol);
+      const engine = await RemoteRollout.connect({
+        protocol,
+        servers,
+        vocabSize: actor.engine.model.config.vocabSize,
+        eosTokenIds: actor.eosTokenIds,
+        maxTokens: actor.engine.model.config.maxPositions,
+        maxConcurrency: server.max_concurrency,
+        recoveryMs: 1000 * server.recovery_timeout,
+        say,
+      });
+      say(`responses come from ${servers.length} ${rollout.name} server${servers.length === 1 ? '' : 's'}`);
+      return new ServerRollout(engine, weights, releases);
+    } catch (error) {
+      weights.remove();
+      throw error;
+    }
   }
 
   private constructor(

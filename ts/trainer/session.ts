@@ -15,8 +15,8 @@ import { findCheckpoint, type Resumed } from '../run/resume';
 import { RunClaim } from '../run/run_claim';
 import { RunDirectory } from '../run/run_directory';
 import { type TrainerState, VERSION } from '../run/trainer_state';
-
 import { sharedServer } from '../ui/shared_server';
+import { removeUnusedWeights } from './rollout_weights';
 
 /** Where a run stands besides its step: the data loader, and the KL coefficient, the queue of prompts and the tokens where there are such. */
 export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue' | 'tokens'>;
@@ -149,6 +149,7 @@ export class Session {
       if (this.resumed?.staged) this.store.goOnAs(this.resumed.checkpoint.run);
       else this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
       notes.push(...this.beginInMemory());
+      removeUnusedWeights(this.config, this.say);
       for (const log of LOGS)
         directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
     }
