@@ -1,12 +1,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 
-/** Token -> id, as tokenizer.json lists them; null: there is no such file, or not in this form. */
-function vocabulary(directory: string): Map<string, number> | null {
-  const file = path.join(directory, 'tokenizer.json');
-  if (!existsSync(file)) return null;
+/** Token -> id, as a tokenizer.json lists them; null: not in this form. */
+function vocabulary(definition: Buffer): Map<string, number> | null {
   try {
-    const { model, added_tokens } = JSON.parse(readFileSync(file, 'utf8'));
+    const { model, added_tokens } = JSON.parse(definition.toString());
     const entries: [string, number][] = Array.isArray(model.vocab)
       ? model.vocab.map(([token]: [string], id: number) => [token, id])
       : Object.entries(model.vocab);
@@ -25,12 +23,26 @@ export interface TokenDifference {
   other: number | undefined;
 }
 
-/** How the token ids of two directories compare: 'same', the first token of `one` that differs, or 'unknown' where one of them has no tokenizer.json. */
-export function compareTokenizers(one: string, other: string): 'same' | 'unknown' | TokenDifference {
-  const [ours, theirs] = [vocabulary(one), vocabulary(other)];
+/**
+ * How the token ids of two directories compare: 'same', the first token of `one` that differs, or 'unknown' where one of them has no tokenizer.json.
+ * `counts`: whether a difference is one; default: each.
+ */
+export function compareTokenizers(
+  one: string,
+  other: string,
+  counts: (difference: TokenDifference) => boolean = () => true,
+): 'same' | 'unknown' | TokenDifference {
+  const [first, second] = [one, other].map((directory) => path.join(directory, 'tokenizer.json'));
+  if (first === undefined || second === undefined || !existsSync(first) || !existsSync(second))
+    return 'unknown';
+  const [mine, others] = [readFileSync(first), readFileSync(second)];
+  if (mine.equals(others)) return 'same';
+  const [ours, theirs] = [vocabulary(mine), vocabulary(others)];
   if (ours === null || theirs === null) return 'unknown';
-  for (const [token, id] of ours)
-    if (theirs.get(token) !== id) return { token, id, other: theirs.get(token) };
+  for (const [token, id] of ours) {
+    const difference = { token, id, other: theirs.get(token) };
+    if (difference.other !== id && counts(difference)) return difference;
+  }
   return 'same';
 }
 

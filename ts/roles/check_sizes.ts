@@ -1,4 +1,4 @@
-// Whether every model of a run can take the sequences that the policy makes: what does not fit would end the run in a step.
+// Whether every model of a run can take the sequences that the policy makes: what does not fit would end the run in a step, and other tokens would not.
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { readModelShape } from '../checkpoint/model_shape';
@@ -7,17 +7,19 @@ import { longestText, MOST_TOKENS, sequenceBounds } from '../config/derived/sequ
 import { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
+import { checkTokenizers } from './check_tokenizers';
 import { modelRoles, type RunRoles } from './model_roles';
 import type { RoleSettings } from './role_settings';
 import { teacherTokens } from './settings';
 
 /**
- * Positions, and tokens of the vocabulary. Reads config.json of each model, no weight, and the policy's tokenizer where another model knows
- * fewer tokens than the policy.
+ * Positions, tokens of the vocabulary and their ids. Reads config.json of each model, no weight, and the tokenizers of those that read the
+ * policy's ids.
  * @param absent directories that are passed over
  * @throws ConfigError naming the key, with the numbers
  */
 export function checkSizes(config: ResolvedConfig, roles: RunRoles, absent: readonly string[] = []): void {
+  checkTokenizers(config, roles, absent);
   const shapes = modelRoles(config, roles)
     .filter(({ role }) => !absent.includes(role.model))
     .map(({ role }) => ({

@@ -20,7 +20,6 @@ import { Critic } from '../critic/critic';
 import { endlessNote, endTokenIds } from '../data/end_tokens';
 import type { Tokenizer } from '../data/tokenizer';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
-import { checkSameTokenizer } from '../reward_model/same_tokenizer';
 import { checkModels } from '../roles/check_models';
 import type { RunRoles } from '../roles/model_roles';
 import { engineOptions, trainedOptions } from '../roles/role_options';
@@ -39,7 +38,7 @@ import { RankTimes } from './metrics/stragglers';
 import { PoolRollout } from './pool_rollout';
 import { ProfiledPools, type Recorder } from './profiled_pools';
 import { ServerRollout } from './server_rollout';
-import { checkTeachers, createTeachers, type Teachers } from './teachers';
+import { createTeachers, type Teachers } from './teachers';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -132,9 +131,6 @@ function launchPools(
 export const createEngines: CreateEngines = async (config, needs) => {
   const { model } = config.actor_rollout_ref;
   const r = config.reward.reward_model;
-  if (needs.rewardModel && r.input_tokenizer === null)
-    checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
-  checkTeachers(config);
   checkModels(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;

@@ -1,11 +1,9 @@
 // The models that a policy learns from on its own responses (on-policy distillation).
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
-import { readModelShape } from '../checkpoint/model_shape';
 import type { ResolvedConfig } from '../config/config';
 import { teachersOf } from '../config/derived/teachers';
 import type { WorkerGroup } from '../controller/worker_group';
-import { compareTokenizers, otherId } from '../data/same_tokenizer';
 import { runsOf } from '../engine/batch_part';
 import { ConfigError } from '../errors';
 import { engineOptions } from '../roles/role_options';
@@ -15,16 +13,6 @@ import { teacherSettings } from '../roles/teacher_settings';
 type Teacher = Pick<Actor, 'computeLogProb'>;
 /** By the data_source of the prompts that they are for; a single one is for all. */
 export type Teachers = ReadonlyMap<string | null, Teacher>;
-
-/** Reads config.json and the tokenizers of all models. @throws ConfigError where token ids differ */
-export function checkTeachers(config: ResolvedConfig): void {
-  for (const { section, keys } of teachersOf(config)) {
-    const key = `${section}.model_path`;
-    const path = keys.model_path as string;
-    const { config: teacher } = readModelShape(path, 'lm', key);
-    checkVocabulary(config, key, path, teacher.vocabSize);
-  }
-}
 
 /** @throws ConfigError when there are several teachers, and none of them for one of the sources */
 export function checkSources(config: ResolvedConfig, dataSources: Iterable<string>): void {
@@ -38,25 +26,6 @@ function noTeacher(source: string, keys: readonly (string | null)[]): ConfigErro
     `distillation.teacher_models: no teacher is for the data_source ${JSON.stringify(source)} of training prompts: the teachers have the keys ` +
       `${keys.map((key) => JSON.stringify(key)).join(', ')}; give one that key, or leave such prompts out`,
     'distillation.teacher_models',
-  );
-}
-
-function checkVocabulary(config: ResolvedConfig, key: string, teacher: string, size: number): void {
-  const { model } = config.actor_rollout_ref;
-  const found = compareTokenizers(model.tokenizer_path ?? model.path, teacher);
-  if (typeof found === 'object')
-    throw new ConfigError(
-      `${key}: the teacher in ${teacher} has another tokenizer than the policy (${model.tokenizer_path ?? model.path}): ` +
-        `${JSON.stringify(found.token)} has id ${found.id} there, and the teacher's ${otherId(found)}: a teacher evaluates the token ids of the policy`,
-      key,
-    );
-  const { vocabSize: own } = readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path').config;
-  // With one tokenizer the rest of the larger vocabulary is padding.
-  if (found === 'same' || own === size) return;
-  throw new ConfigError(
-    `${key}: the teacher in ${teacher} has a vocabulary of ${size} tokens, and the policy one of ${own}: expected the same, ` +
-      'or a tokenizer.json beside both models that lists the same ids',
-    key,
   );
 }
 

@@ -17,7 +17,9 @@ export const criticSection = {
       'Hugging Face directory: token classification, or a causal LM that gets a fresh head.',
     ),
     ...model,
-    tokenizer_path: ignored('the critic reads the token ids of the policy'),
+    tokenizer_path: ignored(
+      'the critic reads the token ids of the policy, which its model’s tokenizer.json, if there is one, has to list alike',
+    ),
     custom_chat_template: ignored('the critic reads the token ids of the policy'),
     fsdp_config: fsdpConfig,
   },
