@@ -10,6 +10,35 @@ export type StoredShapes = ReadonlyMap<string, { readonly shape: readonly number
 /** For each expert of a layer tensors of its own, or one of each kind for all of them: as the parameters are, or each transposed. */
 export type ExpertFiles = 'apart' | 'in_one' | 'in_one_transposed';
 
+/** Names of tensors in a block of experts. */
+interface ExpertNames {
+  block: string;
+  router: string;
+  /** Of an expert with tensors of its own: gate, up, down. */
+  apart: readonly [gate: string, up: string, down: string];
+  /** Of what all experts have in one: gate and up, down. */
+  inOne: readonly [gateUp: string, down: string];
+}
+
+const NAMES: ExpertNames = {
+  block: 'mlp',
+  router: 'gate',
+  apart: ['gate_proj', 'up_proj', 'down_proj'],
+  inOne: ['experts.gate_up_proj', 'experts.down_proj'],
+};
+
+/** What families call otherwise. */
+const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
+  mixtral: { block: 'block_sparse_moe', apart: ['w1', 'w3', 'w2'] },
+  granitemoe: {
+    block: 'block_sparse_moe',
+    router: 'router.layer',
+    inOne: ['input_linear.weight', 'output_linear.weight'],
+  },
+} satisfies Partial<Record<Family, Partial<ExpertNames>>>;
+
+const namesOf = (family: string): ExpertNames => ({ ...NAMES, ...OTHER_NAMES[family] });
+
 const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
 
 /**
@@ -33,10 +62,10 @@ export function expertFiles(c: NativeModelConfig, root: string, stored: StoredSh
 
 /** Of each expert: name of the tensor for all of them, that of the parameter, rows and columns. */
 function matrices({ family, hiddenSize }: NativeModelConfig, { intermediateSize }: NativeMoeConfig) {
-  const granite = family === 'granitemoe';
+  const [gateUp, down] = namesOf(family).inOne;
   return [
-    [granite ? 'input_linear.weight' : 'experts.gate_up_proj', 'in', 2 * intermediateSize, hiddenSize],
-    [granite ? 'output_linear.weight' : 'experts.down_proj', 'out', hiddenSize, intermediateSize],
+    [gateUp, 'in', 2 * intermediateSize, hiddenSize],
+    [down, 'out', hiddenSize, intermediateSize],
   ] as const;
 }
 
@@ -49,16 +78,10 @@ export function moeMapping(
   own: string,
   files: ExpertFiles,
 ): void {
-  const mixtral = c.family === 'mixtral';
-  const granite = c.family === 'granitemoe';
-  const block = mixtral || granite ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
-  const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
-  map.tensor(
-    `${block}.${granite ? 'router.layer' : 'gate'}.weight`,
-    `${own}.moe.router.weight`,
-    moe.numExperts,
-    c.hiddenSize,
-  );
+  const names = namesOf(c.family);
+  const block = `${hf}.${names.block}`;
+  const [gate, up, down] = names.apart;
+  map.tensor(`${block}.${names.router}.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
   if (moe.correctionBias) {
     const bias = `${block}.gate.e_score_correction_bias`;
     map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
