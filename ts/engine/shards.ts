@@ -90,7 +90,7 @@ function balanced(
  * Which of the sequences `indices` the core propagates backwards (1) if they are on one rank: those with a gradient, and others
  * with their prompt where that costs less than to compute the prompt once more (native/batch/packing.h, `propagation`).
  */
-function propagated(
+export function propagated(
   batch: Batch,
   indices: readonly number[],
   firstWithPrompt: Int32Array,
