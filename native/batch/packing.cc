@@ -166,8 +166,8 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
   return layout;
 }
 
-int64_t padded_rows(const MicroBatch& micro, int64_t row_multiple, int64_t capacity, bool fixed) {
-  return round_up(fixed ? std::max(capacity, micro.rows) : micro.rows, row_multiple);
+int64_t padded_rows(const MicroBatch& micro, const RowPadding& padding) {
+  return round_up(padding.fixed ? std::max(padding.capacity, micro.rows) : micro.rows, padding.multiple);
 }
 
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,

@@ -51,10 +51,14 @@ struct Propagation {
 Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
                         const at::Tensor& has_gradient);
 
-// Rows of a micro-batch, its tail included: a multiple of `row_multiple`. fixed: those of a full one,
+// How many rows a micro-batch gets, its tail included: a multiple of `multiple`. fixed: those of a full one,
 // whatever it holds. A library's GEMM picks its kernel by the number of rows, so that where the products are
 // a library's a row has the same bits in every packing only if all have as many.
-int64_t padded_rows(const MicroBatch& micro, int64_t row_multiple, int64_t capacity, bool fixed);
+struct RowPadding {
+  int64_t multiple = 1, capacity = 0;
+  bool fixed = false;
+};
+int64_t padded_rows(const MicroBatch& micro, const RowPadding& padding);
 
 // Rows [row, + count) of a micro-batch are tokens [token, + count) of the batch.
 struct RowSource {

@@ -116,6 +116,8 @@ ModelConfig read_model(const Field& dto) {
   }
   model.delta_layers = dto["deltaLayers"].booleans();
   if (const Field vision = dto["vision"]; !vision.is_null()) model.vision = read_vision(vision);
+  if (const Field prediction = dto["prediction"]; !prediction.is_null())
+    model.prediction = PredictionConfig{prediction["layers"].count(), prediction["hiddenFirst"].boolean()};
   return model;
 }
 
@@ -159,6 +161,8 @@ EngineOptions read_engine_options(const Field& dto) {
   options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
   if (const Field lora = dto["lora"]; !lora.is_null()) options.lora = read_lora(lora);
+  if (const Field prediction = dto["prediction"]; !prediction.is_null())
+    options.prediction = {prediction["coef"].number(), prediction["detach"].boolean()};
   options.seed = static_cast<uint64_t>(dto["seed"].count());
   options.num_threads = dto["numThreads"].count();
   options.shard_size = dto["shardSize"].count();

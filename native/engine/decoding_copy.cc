@@ -31,6 +31,12 @@ std::unique_ptr<Communicator> neighbours(const EngineOptions& options, Communica
   return comm;
 }
 
+// Layers that predict further tokens take no part in a generation.
+ModelConfig without_predictions(ModelConfig model) {
+  model.prediction.reset();
+  return model;
+}
+
 // What lies at the pieces of `part` in the whole.
 void cut(const at::Tensor& whole, const Parameter& part) {
   const auto dimension = static_cast<int64_t>(part.placement.dimension);
@@ -45,11 +51,12 @@ void cut(const at::Tensor& whole, const Parameter& part) {
 
 DecodingCopy::DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp)
     : comm_(neighbours(options, world, tp)),
-      store_(decoder_layout(options.model, options.lora, {.tp = tp, .tp_rank = comm_->rank()}),
+      store_(decoder_layout(without_predictions(options.model), options.lora,
+                            {.tp = tp, .tp_rank = comm_->rank()}),
              options.device, options.dtype),
       exchange_(*comm_, /*sequence_parallel=*/false),
-      decoder_(options.model, store_, options.device, options.dtype, nullptr, nullptr, std::nullopt,
-               &exchange_) {}
+      decoder_(without_predictions(options.model), store_, options.device, options.dtype, nullptr, nullptr,
+               std::nullopt, &exchange_) {}
 
 void DecodingCopy::reserve() {
   for (ParameterGroup& group : store_.groups()) {
@@ -64,7 +71,8 @@ void DecodingCopy::fill(const ParameterStore& source, Sharding& sharding) {
     Lease whole(&sharding, {group}, "generate");
     if (group + 1 < count) sharding.prefetch(group + 1, "generate");
     for (const Parameter& parameter : source.all()) {
-      if (parameter.group == group) cut(parameter.compute, store_.at(parameter.info.name));
+      if (parameter.group != group) continue;
+      if (const Parameter* own = store_.find(parameter.info.name)) cut(parameter.compute, *own);
     }
     whole.end();
   }

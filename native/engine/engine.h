@@ -47,8 +47,11 @@ struct EngineOptions {
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained
-  uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
-  int64_t num_threads = 0;            // 0: leave LibTorch's choice
+  // Of a model that holds layers that predict further tokens (ModelConfig::prediction): every update trains
+  // them.
+  PredictionOptions prediction;
+  uint64_t seed = 0;        // initial values of parameters no checkpoint provides
+  int64_t num_threads = 0;  // 0: leave LibTorch's choice
   // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data
   // parallelism takes the rest. Ranks of one tensor-parallel group (and of one along cp) are called with the
   // same data, and all of them return the result. Ranks that share experts (ep) have data of their own, but

@@ -58,6 +58,16 @@ const EngineOptions& checked(const EngineOptions& options) {
             "[pipeline] features of images are added behind the first ", deep,
             " layers: expected all of these in the first part of the pipeline, got ", first);
   }
+  if (options.model.prediction) {
+    require(
+        dims.cp == 1 && options.ulysses == 1, ErrorCode::kInvalidArgument,
+        "[parallel] layers that predict further tokens read the rows of whole sequences: expected neither "
+        "cp nor ulysses, whose ranks share the rows of micro-batches, got cp ",
+        dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
+    require(!options.lora, ErrorCode::kInvalidArgument,
+            "[engine] layers that predict further tokens are trained with the whole model: expected no "
+            "adapters beside them");
+  }
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
@@ -140,9 +150,9 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
   if (exchange_ && options.model.head == HeadKind::kLm)
     vocabulary_.emplace(*mesh_.tp(), vocabulary_offsets(options.model.vocab_size, exchange_->size()));
   const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
-  if (last == 0 || store_.find("head.weight") != nullptr) return;
-  if (stage == 0) tied_peer_ = last;
-  if (stage == last) tied_peer_ = 0;
+  if (last == 0 || (store_.find("head.weight") != nullptr && !options.model.prediction)) return;
+  if (stage == 0) embedding_peer_ = last;
+  if (stage == last) embedding_peer_ = 0;
 }
 
 std::vector<ParameterInfo> RankEngine::parameters() const {
@@ -286,13 +296,15 @@ int64_t RankEngine::row_parts() const {
   return scattered * mesh_.cp()->size() * options_.ulysses;
 }
 
-MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
-                                  const MicroBatch& micro) const {
+RowPadding RankEngine::row_padding() const {
   // The bits of a product on a GPU depend on its number of rows, so micro-batches get the same number there.
   // A CPU computes in tiles of a fixed size and needs no padding.
-  const bool fixed = !on_cpu_threads(device_);
-  const PackedTokens whole =
-      gather(batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
+  return {kRowTile * row_parts(), options_.max_tokens, !on_cpu_threads(device_)};
+}
+
+MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
+                                  const MicroBatch& micro) const {
+  const PackedTokens whole = gather(batch, layout, micro, padded_rows(micro, row_padding()));
   if (sequence_) return {whole, consecutive_rows(whole, sequence_->rank(), sequence_->size())};
   if (context_) return {whole, balanced_rows(whole, context_->rank(), context_->size())};
   return {whole, whole};

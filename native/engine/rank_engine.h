@@ -81,9 +81,10 @@ class RankEngine final : public Engine {
   struct RouterLosses {
     double balance_coef = 0, z_coef = 0;
   };
-  // `has_gradient` [B] uint8, or undefined: all.
-  MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& has_gradient,
-                          const MiniBatches& mini, LossHead& head, const RouterLosses& routers);
+  // `mask` [sum R] uint8 of the loss; `has_gradient` [B] uint8, or undefined: all.
+  MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& mask,
+                          const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head,
+                          const RouterLosses& routers);
   // Of a model with experts.
   bool counts_routers() const { return options_.model.moe.has_value(); }
   // Of these micro-batches, two parts for each mini-batch: [M] the tokens that its routers see, over all
@@ -120,6 +121,7 @@ class RankEngine final : public Engine {
   }
   // The rows of a micro-batch, which ranks share evenly, and this rank's part of them.
   int64_t row_parts() const;  // into which rows are cut
+  RowPadding row_padding() const;
   MicroRows gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
   // A response array [sum R] of which each rank that shares the rows has written its part, on the stage with
   // the head: the whole on all ranks that have been called with the same data.
@@ -182,7 +184,7 @@ class RankEngine final : public Engine {
   std::optional<Exchange> exchange_;                // none where each rank has whole matrices
   std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_
   Transformer transformer_;
-  std::optional<int64_t> tied_peer_;  // the stage that has the tied embeddings, too
+  std::optional<int64_t> embedding_peer_;  // the stage that has the embeddings, too
   bool prepared_ = false;
   std::unique_ptr<DecodingCopy> copy_;  // null where a generation is laid out as training
   std::unique_ptr<Rollout> rollout_;

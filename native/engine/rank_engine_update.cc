@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/range.h"
 #include "engine/loss_head.h"
+#include "engine/prediction_loss.h"
 #include "engine/rank_engine.h"
 #include "engine/router_watch.h"
 #include "engine/stage_work.h"
@@ -40,8 +41,8 @@ size_t agreed_entries(const MiniBatches& mini) {
 }  // namespace
 
 MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
-                                    const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head,
-                                    const RouterLosses& routers) {
+                                    const at::Tensor& mask, const at::Tensor& has_gradient,
+                                    const MiniBatches& mini, LossHead& head, const RouterLosses& routers) {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) cannot be updated");
   for (const auto& [name, coef] : {std::pair{"aux", routers.balance_coef}, std::pair{"z", routers.z_coef}}) {
@@ -54,13 +55,18 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   std::vector<std::vector<MicroBatch>> micro_batches;
   std::vector<int64_t> counts;
   for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
-    const Propagation parts = propagation(layout, mini.offsets[m], mini.offsets[m + 1], has_gradient);
+    // The further tokens of every sequence have a loss.
+    const Propagation parts = propagation(layout, mini.offsets[m], mini.offsets[m + 1],
+                                          options_.model.prediction ? at::Tensor() : has_gradient);
     for (const std::vector<int64_t>& sequences : {parts.backward, parts.forward}) {
       micro_batches.push_back(pack(layout, sequences, options_.max_tokens));
       counts.push_back(static_cast<int64_t>(micro_batches.back().size()));
     }
   }
   const std::vector<int64_t> rounds = agree(counts);
+  std::optional<PredictionLoss> further;
+  if (options_.model.prediction)
+    further.emplace(head_context(), options_.prediction, tokens, layout, mask, mini, *mesh_.dp());
   const auto run_part = [&](size_t m, bool backward) {
     const size_t part = 2 * m + (backward ? 0 : 1);
     HeadWork work;
@@ -68,6 +74,11 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
       work.gradient = [&, m](const MicroRows& micro, const at::Tensor& hidden) {
         return head.gradient(static_cast<int64_t>(m), micro, hidden);
       };
+      if (further) {
+        work.predictions = [&, part](int64_t micro, const MicroRows& rows) {
+          return further->task(micro_batches[part][static_cast<size_t>(micro)], rows.whole, row_padding());
+        };
+      }
     } else {
       work.evaluate = [&](const MicroRows& micro, const at::Tensor& hidden) { head.evaluate(micro, hidden); };
     }
@@ -95,6 +106,7 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
         watch.balance_by({});
       }
       if (z_loss) z_loss->begin(routed[m]);
+      if (further) further->begin(static_cast<int64_t>(m));
       if (routers.balance_coef != 0) {
         // The gradient of the load-balancing loss depends on the choices of all tokens of the mini-batch: one
         // more forward pass collects them first.
@@ -110,6 +122,7 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
       run_part(m, false);
       if (load && routers.balance_coef == 0) load->sum(*mesh_.world(), own_choices());
       if (z_loss) z_loss->sum(*mesh_.world());
+      if (further) further->sum(*mesh_.world(), own_choices());
       // A rank without sequences has no metrics of this mini-batch.
       const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
       Metrics metrics = any || sharding_.size() == 1 ? head.summarize(static_cast<int64_t>(m)) : Metrics();
@@ -122,6 +135,7 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
       };
       if (routers.balance_coef != 0) report("moe/aux_loss", load->balance_loss(), routers.balance_coef);
       if (z_loss) report("moe/z_loss", z_loss->value(), z_loss->coefficient());
+      if (further) further->report(metrics);
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
@@ -157,7 +171,7 @@ void RankEngine::optimizer_step(Metrics& metrics) {
   const auto loss = metrics.find("loss");
   if (loss != metrics.end() && !std::isfinite(loss->second)) sharding_.spoil_gradients();
   sharding_.sum_gradients();
-  if (tied_peer_) sharding_.sum_with(store_.at("embed.weight").group, *mesh_.pp(), *tied_peer_);
+  if (embedding_peer_) sharding_.sum_with(store_.at("embed.weight").group, *mesh_.pp(), *embedding_peer_);
   const double norm = sharding_.grad_norm(*mesh_.pp());
   const double lr = troupe::learning_rate(optim.schedule, optim.lr, schedule_steps_);
   metrics["grad_norm"] = norm;
@@ -181,7 +195,7 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   const auto head = make_policy_head(head_context(), batch, layout, mini, loss, temperature);
-  return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head,
+  return run_updates(batch.tokens, layout, batch.response_mask, batch.has_gradient, mini, *head,
                      {loss.router_aux_loss_coef, loss.router_z_loss_coef});
 }
 
@@ -193,7 +207,8 @@ MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   const auto head = make_value_head(head_context(), batch, layout, mini, loss);
-  return run_updates(batch.tokens, layout, {}, mini, *head, {0, loss.router_z_loss_coef});
+  return run_updates(batch.tokens, layout, batch.response_mask, {}, mini, *head,
+                     {0, loss.router_z_loss_coef});
 }
 
 MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& mini,
@@ -204,7 +219,7 @@ MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& min
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   const auto head = make_sft_head(head_context(), batch, layout, mini);
-  return run_updates(batch.tokens, layout, {}, mini, *head, {0, loss.router_z_loss_coef});
+  return run_updates(batch.tokens, layout, batch.loss_mask, {}, mini, *head, {0, loss.router_z_loss_coef});
 }
 
 }  // namespace troupe

@@ -74,6 +74,7 @@ at::Tensor StageWork::backward(int64_t chunk, int64_t micro, const at::Tensor& d
     const Range of_head("head and loss");
     stage.enter_head_backward(pass);
     if (own.rows) d = head_.gradient(*own.rows, own.hidden);
+    if (own.rows && head_.predictions) pass.predictions = head_.predictions(micro, *own.rows);
     own.hidden.reset();
   }
   const at::Tensor dx = stage.backward(d, pass);

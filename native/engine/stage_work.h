@@ -19,6 +19,9 @@ struct HeadWork {
   std::function<void(const MicroRows& micro, const at::Tensor& hidden)> evaluate;
   // Returns the gradient by the hidden states, [N', H]. Defined: the pass is a training pass.
   std::function<at::Tensor(const MicroRows& micro, const at::Tensor& hidden)> gradient;
+  // Of a training pass of a model with layers that predict further tokens: what they are to do with
+  // micro-batch number `micro`.
+  std::function<PredictionTask(int64_t micro, const MicroRows& rows)> predictions = {};
 };
 
 // Micro-batches 0 to `count` of this rank's pipeline; those of a higher number are empty.

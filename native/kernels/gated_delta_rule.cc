@@ -155,10 +155,6 @@ int64_t column_blocks(const DeltaSpec& spec) {
   return (spec.value_dim + kDeltaColumns - 1) / kDeltaColumns;
 }
 
-void zero_tail(const at::Tensor& rows, int64_t real) {
-  if (real < rows.size(0)) rows.narrow(0, real, rows.size(0) - real).zero_();
-}
-
 }  // namespace
 
 DeltaRows DeltaRows::make(const DeltaSpec& spec, int64_t rows, const at::TensorOptions& options) {

@@ -57,6 +57,12 @@ struct DistillationOptions {
   double clip_ratio_high = 0.2;
 };
 
+// What layers that predict further tokens are trained with: engine/prediction_loss.h.
+struct PredictionOptions {
+  double coef = 0.1;    // mtp_loss_scaling_factor, of the mean over the layers
+  bool detach = false;  // they alone learn from it: neither the decoder nor the embeddings do
+};
+
 struct PolicyLossOptions {
   PolicyMode mode = PolicyMode::kVanilla;
   double clip_ratio_low = 0.2;

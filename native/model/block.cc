@@ -25,9 +25,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
       activation_(whole.activation),
       gated_(whole.gated_mlp) {
   const ModelConfig config = own_heads(whole, part);
-  attention_ = {config.num_heads,         config.num_kv_heads,
-                config.head_dim,          config.attention_scale,
-                config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]};
+  attention_ = {config.num_heads,       config.num_kv_heads,      config.head_dim,
+                config.attention_scale, config.attention_softcap, config.sliding_window(layer)};
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
   rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
              config.qk_norm,   config.norm_eps,     config.norm_unit_offset};

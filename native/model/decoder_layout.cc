@@ -35,6 +35,8 @@ class DecoderLayout {
     } else if (!c_.tied_embeddings) {
       add_matrix("head.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     }
+    for (int64_t layer = 0; layer < c_.prediction_layers(); ++layer)
+      add_prediction_layer(c_.num_layers + layer);
     if (c_.vision) add_vision(*c_.vision);
     return std::move(all_);
   }
@@ -246,6 +248,17 @@ class DecoderLayout {
       add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
     }
     if (c_.post_norms) add_norm(prefix + "mlp_post_norm", own_rows);
+  }
+
+  // Rows are projected where they lie between matrices that ranks share.
+  void add_prediction_layer(int64_t layer) {
+    add_layer(layer);
+    const std::string prefix = "layers." + std::to_string(layer) + ".predict.";
+    const bool own_rows = part_.sequence_parallel;
+    add_norm(prefix + "token_norm", own_rows);
+    add_norm(prefix + "hidden_norm", own_rows);
+    add_matrix(prefix + "in.weight", c_.hidden_size, 2 * c_.hidden_size, everywhere(own_rows));
+    add_norm(prefix + "norm", false);
   }
 
   const ModelConfig& c_;

@@ -38,6 +38,8 @@
 //   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
 //   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]
 //   (adapters)
+//   of a layer that predicts further tokens (prediction), beside those of any layer:
+//   layers.{i}.predict.{token_norm,hidden_norm,norm}.weight [H]   layers.{i}.predict.in.weight [H, 2H]
 //   with a tower for images of width C (vision): vision.patches.{weight [C, patch values], bias}
 //   vision.positions.weight [side^2, C]     vision.layers.{i}.*, as those of the decoder
 //   vision.merger.*, vision.deepstack.{k}.* with M = C * merge_size^2:
@@ -96,10 +98,11 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 
 // Groups: "embed", "layers.{i}" (then "layers.{i}.buffers" where it has some, and with expert parallelism
 // "layers.{i}.experts.{r}" for each rank r of the group, of which its own are here), "head" (with the final
-// norm), with a tower "vision.patches", "vision.layers.{i}" and "vision.mergers", all of it on every rank of
-// those that share matrices, then with adapters "layers.{i}.lora" for each layer that has some, and
-// "value_head", which is trained beside them. Matrices start from N(0, 0.02), norms from the identity, biases
-// from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they begin by adding nothing.
+// norm), those of the layers that predict further tokens, with a tower "vision.patches", "vision.layers.{i}"
+// and "vision.mergers", all of it on every rank of those that share matrices, then with adapters
+// "layers.{i}.lora" for each layer that has some, and "value_head", which is trained beside them. Matrices
+// start from N(0, 0.02), norms from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a =
+// sqrt(5)), B 0, so that they begin by adding nothing.
 //
 // kInvalidArgument naming an adapter site that is not on a linear layer of attention, a dense MLP or a shared
 // expert, or that leads out of it, and as validate() for a part.

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "base/parallel.h"
 #include "kernels/device_ops.h"
 
 namespace troupe {
@@ -149,6 +150,28 @@ void NormGradient::backward(int64_t begin, const at::Tensor& dy, const at::Tenso
   ops::norm_backward(norm_.spec, dy, x, norm_.weight, stats.rstd, stats.mean, dx, accumulate,
                      weight_parts_.select(0, tile),
                      bias_parts_.defined() ? bias_parts_.select(0, tile) : at::Tensor());
+}
+
+at::Tensor norm_rows(const Norm& norm, const at::Tensor& x, const NormStats& stats) {
+  const at::Tensor y = at::empty_like(x);
+  for_each_row_tile(x.size(0), kRowTile, x.device(), [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    norm_forward(norm, x.narrow(0, begin, count), y.narrow(0, begin, count), stats.rows(begin, count));
+  });
+  return y;
+}
+
+at::Tensor norm_rows_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
+                              const NormStats& stats) {
+  const at::Tensor dx = at::empty_like(dy);
+  NormGradient gradient(norm, x.size(0), kRowTile);
+  for_each_row_tile(x.size(0), kRowTile, x.device(), [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    gradient.backward(begin, dy.narrow(0, begin, count), x.narrow(0, begin, count), stats.rows(begin, count),
+                      dx.narrow(0, begin, count), false);
+  });
+  gradient.finish();
+  return dx;
 }
 
 void NormGradient::finish() {

@@ -79,6 +79,12 @@ void norm_forward(const Norm& norm, const at::Tensor& x, const at::Tensor& y, co
 // The norm of x, in `room`; x itself without a norm.
 at::Tensor normed_rows(const Norm& norm, const at::Tensor& x, const at::Tensor& room, const NormStats& stats);
 
+// All rows of x [T, H] in tiles, and what its backward takes in `stats`, where that is defined.
+at::Tensor norm_rows(const Norm& norm, const at::Tensor& x, const NormStats& stats);
+// The gradient by x from dy [T, H]; adds to those of the norm.
+at::Tensor norm_rows_backward(const Norm& norm, const at::Tensor& dy, const at::Tensor& x,
+                              const NormStats& stats);
+
 // A norm's weight gradient is summed per row tile first and over the tiles in order afterwards, so
 // that it does not depend on which thread did which tile.
 class NormGradient {

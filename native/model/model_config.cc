@@ -191,6 +191,12 @@ void validate(const ModelConfig& c) {
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
           "[model] gates of attention (attention_gate) beside latent attention are not supported");
   if (c.vision) validate_vision(c);
+  if (c.prediction) {
+    positive("prediction.layers", c.prediction->layers);
+    require(c.head == HeadKind::kLm && c.positions == PositionKind::kRope && c.norm == NormKind::kRms,
+            ErrorCode::kInvalidModel,
+            "[model] layers that predict further tokens need a causal LM with rotary positions and RMSNorms");
+  }
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {

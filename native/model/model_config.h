@@ -58,6 +58,15 @@ struct DeltaConfig {
   int64_t columns() const { return channels() + values() + 2 * value_heads; }
 };
 
+// Layers that predict further tokens (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, section 2.2):
+// model/prediction_layer.h. Layer k of them is numbered num_layers + k, and has attention, and experts where
+// the model has some.
+struct PredictionConfig {
+  int64_t layers = 1;
+  bool hidden_first =
+      false;  // columns of the projection: those of the row, then of the token; else the token's first
+};
+
 // The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5; Qwen2.5-VL, arXiv:2502.13923,
 // section 2.1): model/vision_tower.h.
 struct VisionConfig {
@@ -158,13 +167,21 @@ struct ModelConfig {
   std::optional<DeltaConfig> delta;
   std::vector<bool> delta_layers;  // [num_layers]; empty = none
   std::optional<VisionConfig> vision;
+  std::optional<PredictionConfig> prediction;  // those that are held; none: none, whatever the files have
   // Of the layers of a tower (vision_layers): where the names of their parameters begin, and whether a row
   // sees the rows behind it.
   std::string prefix;
   bool causal = true;
 
+  int64_t prediction_layers() const { return prediction ? prediction->layers : 0; }
+  // Behind those of the decoder: one that predicts a further token.
+  bool is_prediction_layer(int64_t layer) const { return layer >= num_layers; }
+  int64_t sliding_window(int64_t layer) const {
+    return is_prediction_layer(layer) ? 0 : sliding_windows[static_cast<size_t>(layer)];
+  }
   bool has_second_rope(int64_t layer) const {
-    return !second_rope_layers.empty() && second_rope_layers[static_cast<size_t>(layer)];
+    return !second_rope_layers.empty() && !is_prediction_layer(layer) &&
+           second_rope_layers[static_cast<size_t>(layer)];
   }
   int64_t rotary_dim(int64_t layer) const {
     return 2 * static_cast<int64_t>((has_second_rope(layer) ? second_rope_inv_freq : rope_inv_freq).size());
@@ -187,7 +204,8 @@ struct ModelConfig {
     return count;
   }
   bool is_delta_layer(int64_t layer) const {
-    return delta.has_value() && !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)];
+    return delta.has_value() && !delta_layers.empty() && !is_prediction_layer(layer) &&
+           delta_layers[static_cast<size_t>(layer)];
   }
   int64_t delta_layers_of_all() const {
     int64_t count = 0;
@@ -195,7 +213,8 @@ struct ModelConfig {
     return count;
   }
   bool is_moe_layer(int64_t layer) const {
-    return moe.has_value() && !moe_layers.empty() && moe_layers[static_cast<size_t>(layer)];
+    return moe.has_value() && !moe_layers.empty() &&
+           (is_prediction_layer(layer) || moe_layers[static_cast<size_t>(layer)]);
   }
 };
 

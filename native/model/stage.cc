@@ -52,9 +52,12 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   const Parameter& embed = store.at("embed.weight");
   const Parameter* head = store.find("head.weight");
   if (range.embedding && config.vision) vision_.emplace(config, store, device, dtype);
-  if (range.embedding) {
+  const bool predicts = range.head && config.prediction.has_value();
+  if (range.embedding || predicts) {
     embed_ = embed.compute;
     embed_grad_ = embed.grad;
+  }
+  if (range.embedding) {
     if (config.positions == PositionKind::kLearned) {
       pos_embed_ = store.at("pos_embed.weight").compute;
       pos_embed_grad_ = store.at("pos_embed.weight").grad;
@@ -82,8 +85,13 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   }
   head_groups_ = {store.at("norm.weight").group};
   if (head != nullptr && head->group != head_groups_.back()) head_groups_.push_back(head->group);
-  if (head == nullptr) head_groups_.insert(head_groups_.begin(), embed.group);
-  tied_here_ = head == nullptr && range.embedding;
+  const bool again = head == nullptr || predicts;
+  if (again) head_groups_.insert(head_groups_.begin(), embed.group);
+  embeds_again_ = again && range.embedding;
+  for (int64_t layer = config.num_layers; layer < config.num_layers + config.prediction_layers(); ++layer) {
+    predictions_.emplace_back(store, config, layer, part);
+    for (const size_t group : store.groups_of_layer(layer)) prediction_groups_.push_back(group);
+  }
 }
 
 void Stage::prefetch_block(size_t layer, const char* phase) const {
@@ -115,7 +123,7 @@ void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, 
     Lease embeddings = lease(embedding_groups_, "forward");
     prefetch_block(0, "forward");
     embed();
-    if (tied_here_) {
+    if (embeds_again_) {
       pass.embeddings = std::move(embeddings);
     } else {
       embeddings.end();
@@ -139,7 +147,7 @@ void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, 
 void Stage::enter_head_backward(StagePass& pass) {
   pass.head_gradient = lease(head_groups_, "backward", Lease::Of::kGradients);
   // With tied weights the head adds to this gradient, and at the end of the pass the embeddings do.
-  if (tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+  if (embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
 }
 
 template <typename Head, typename BlockWork, typename Embed>
@@ -157,7 +165,7 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
     own.end();
   }
   if (range_.embedding) {
-    if (!tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+    if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
     embed();
     pass.embedding_gradient.end();
     pass.embeddings.end();
@@ -217,6 +225,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
       },
       [&] {
         if (exchange_ != nullptr) y = exchange_->gather(y, {"forward", "outputs"});
+        if (pass.training && !predictions_.empty()) pass.outputs = y;
         y = hidden_states(*packed, y, pass);
       });
   if (orders_.record != nullptr) orders_.record->keep(*packed, rows.routers.record);
@@ -231,12 +240,8 @@ at::Tensor Stage::hidden_states(const PackedTokens& packed, const at::Tensor& x,
   at::Tensor inputs = at::zeros({padded, config_.hidden_size}, x.options());
   at::Tensor filled = inputs.narrow(0, 0, predictions);
   at::index_select_out(filled, x, 0, predict_rows);
-  const at::Tensor hidden = at::empty_like(inputs);
   const NormStats stats = pass.training ? NormStats::make(final_norm_, padded) : NormStats{};
-  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
-    norm_forward(final_norm_, inputs.narrow(0, begin, end - begin), hidden.narrow(0, begin, end - begin),
-                 stats.rows(begin, end - begin));
-  });
+  const at::Tensor hidden = norm_rows(final_norm_, inputs, stats);
   if (pass.training) {
     pass.predict_rows = predict_rows;
     pass.predict_inputs = inputs;
@@ -245,21 +250,15 @@ at::Tensor Stage::hidden_states(const PackedTokens& packed, const at::Tensor& x,
   return hidden;
 }
 
-at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const {
+at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const at::Tensor& further,
+                                         const StagePass& pass) const {
   const Range range("final_norm backward");
-  const int64_t padded = d_hidden.size(0);
   const int64_t predictions = pass.predict_rows.size(0);
-  const at::Tensor d_inputs = at::empty_like(d_hidden);
-  NormGradient final_norm(final_norm_, padded, kRowTile);
-  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
-    const int64_t count = end - begin;
-    final_norm.backward(begin, d_hidden.narrow(0, begin, count), pass.predict_inputs.narrow(0, begin, count),
-                        pass.final_norm.rows(begin, count), d_inputs.narrow(0, begin, count), false);
-  });
-  final_norm.finish();
+  const at::Tensor d_inputs = norm_rows_backward(final_norm_, d_hidden, pass.predict_inputs, pass.final_norm);
   const at::Tensor dx = at::zeros({pass.total_rows, config_.hidden_size}, d_hidden.options());
   // Responses that share a prompt share its last row.
   ops::add_rows(dx, pass.predict_rows, d_inputs.narrow(0, 0, predictions));
+  if (further.defined()) dx.add_(further);
   // All ranks of a tensor-parallel group have the gradient of all rows here; each keeps that of its own.
   return exchange_ != nullptr ? exchange_->own(dx) : dx;
 }
@@ -272,7 +271,11 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
   at::Tensor dx = dy;
   pass.rows.phase = "backward";
   in_backward_order(
-      pass, [&] { dx = hidden_states_backward(dx, pass); },
+      pass,
+      [&] {
+        const at::Tensor further = predictions_.empty() ? at::Tensor() : predictions_backward(pass);
+        dx = hidden_states_backward(dx, further, pass);
+      },
       [&](size_t layer) {
         const Range range("layer", range_.first + static_cast<int64_t>(layer), " backward");
         BlockSaved& saved = pass.blocks[layer];
@@ -285,7 +288,8 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
       [&] {
         if (vision_) images_backward(dx, pass);
         const Range range("embedding backward");
-        if (embed_grad_.defined()) accumulate_embeddings(dx, pass);
+        if (pos_embed_grad_.defined()) accumulate_positions(dx, pass);
+        if (embed_grad_.defined()) accumulate_embeddings(dx, pass.tokens, pass.real_rows);
         dx.reset();
       });
   return dx;
@@ -319,7 +323,7 @@ void Stage::simulated_forward(int64_t rows, StagePass& pass) {
 void Stage::simulated_backward(int64_t rows, StagePass& pass) {
   pass.rows.phase = "backward";
   in_backward_order(
-      pass, [] {},
+      pass, [&] { predictions_without_rows(); },
       [&](size_t layer) {
         BlockSaved& saved = pass.blocks[layer];
         if (pass.checkpointing) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
+#include "batch/further_tokens.h"
 #include "batch/packing.h"
 #include "batch/routed_experts.h"
 #include "megatron/context_group.h"
@@ -12,12 +14,22 @@
 #include "model/block.h"
 #include "model/image_rows.h"
 #include "model/model_config.h"
+#include "model/prediction_layer.h"
 #include "model/stage_range.h"
 #include "model/vision_tower.h"
 #include "parameters/parameter_access.h"
 #include "parameters/parameter_store.h"
 
 namespace troupe {
+
+// What layers that predict further tokens do with a micro-batch.
+struct PredictionTask {
+  std::vector<FurtherRows> layers;  // one for each
+  // Of layer k: the gradient of the loss by its outputs [N', H] in those of its rows that predict response
+  // tokens, zero rows behind these.
+  std::function<at::Tensor(size_t k, const PackedTokens& rows, const at::Tensor& outputs)> gradient;
+  bool detach = false;  // the gradients of each layer's inputs go no further
+};
 
 // One micro-batch in a stage, from its forward to the end of its backward, or of its use of the head. Several
 // may be under way at the same time.
@@ -41,6 +53,10 @@ struct StagePass {
   bool image_training = false;
   VisionPass vision;
   ImageFeatures image_gradients;
+  // Of a stage with prediction layers: what they are to do in the backward pass, and the last block's output
+  // [T, H] of all rows.
+  std::optional<PredictionTask> predictions;
+  at::Tensor outputs;
   // What stays from the forward on: the last block, whose backward is the first; head; tied embeddings.
   Lease last_block, embeddings, head, head_gradient, embedding_gradient;
 };
@@ -68,13 +84,14 @@ DecoderPart part_of(const Exchange* exchange, const Communicator* ep = nullptr);
 //   forward(packed, x, pass)   y [T, H] for the next stage; of the last one the hidden states [N', H]
 //   enter_head_backward(pass)  with a head: until backward() its gradients can be added to
 //   backward(dy, pass)         dx [T, H] for the stage before; of the first one undefined
-// or forward() and end(pass). Every rank that shares the parameters makes the same calls in the same order;
+// or forward() and end(pass). Layers that predict further tokens run in backward() alone: nothing but their
+// own loss depends on them. Every rank that shares the parameters makes the same calls in the same order;
 // one that has no micro-batch while others have one calls with `packed` null and undefined tensors.
 class Stage {
  public:
   // access: null when `store` holds all parameters all the time. Otherwise a pass leases the embeddings, the
-  // blocks one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends
-  // for the whole pass). sequence: of the ranks that share the micro-batches with this one; null: none.
+  // blocks one by one, and the head, each for the time of its use (embeddings that are used at both ends for
+  // the whole pass). sequence: of the ranks that share the micro-batches with this one; null: none.
   // exchange: with the ranks that hold the other parts of every matrix (DecoderPart), which are called with
   // the same rows; null: the store has all of each. Where it scatters rows, x, y and their gradients have
   // this rank's [T', H] of them. ep: of the ranks that have the other experts, each with micro-batches of its
@@ -140,8 +157,11 @@ class Stage {
   }
   void prefetch_block(size_t layer, const char* phase) const;
   at::Tensor hidden_states(const PackedTokens& packed, const at::Tensor& x, StagePass& pass) const;
-  at::Tensor hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const;
-  void accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const;
+  // further: what else the gradient by the last block's output has; undefined: nothing.
+  at::Tensor hidden_states_backward(const at::Tensor& d_hidden, const at::Tensor& further,
+                                    const StagePass& pass) const;
+  // Of `tokens`, of which the first real_rows belong to a sequence, from the gradient by their embeddings.
+  void accumulate_embeddings(const at::Tensor& dx, const at::Tensor& tokens, int64_t real_rows) const;
   void accumulate_positions(const at::Tensor& dx, const StagePass& pass) const;
   // Which of `tokens` this rank holds the embeddings of: places in `tokens` (undefined: all), rows of embed_.
   struct HeldTokens {
@@ -165,6 +185,10 @@ class Stage {
   ImageFeatures sum_gradients(const ImageFeatures& all, const ImageParts& parts) const;
   // Takes what belongs to images out of the gradient dx by the embeddings, and through the tower.
   void images_backward(const at::Tensor& dx, StagePass& pass);
+  // The layers that predict further tokens, forward and backward (stage_predictions.cc): the gradient by
+  // pass.outputs, undefined where they are detached. And without rows.
+  at::Tensor predictions_backward(StagePass& pass);
+  void predictions_without_rows();
   RouterWork router_work(const PackedTokens& packed) const;
   void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
 
@@ -188,7 +212,9 @@ class Stage {
   int64_t first_token_ = 0;                        // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;
-  bool tied_here_ = false;  // embeddings that this stage's head uses, too
+  bool embeds_again_ = false;  // a tied head, or a prediction layer, uses the embeddings of this stage, too
+  std::vector<PredictionLayer> predictions_;
+  std::vector<size_t> prediction_groups_;
 };
 
 }  // namespace troupe

@@ -34,11 +34,10 @@ Stage::HeldTokens Stage::held(const at::Tensor& tokens) const {
   return {places, rows.index_select(0, places)};
 }
 
-void Stage::accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const {
-  const auto real = [&](const at::Tensor& rows) { return rows.narrow(0, 0, pass.real_rows); };
-  if (pos_embed_grad_.defined()) accumulate_positions(dx, pass);
+void Stage::accumulate_embeddings(const at::Tensor& dx, const at::Tensor& tokens, int64_t real_rows) const {
+  const auto real = [&](const at::Tensor& rows) { return rows.narrow(0, 0, real_rows); };
   const at::Tensor all = exchange_ != nullptr ? exchange_->gather(dx, {"backward", "embeddings"}) : dx;
-  const HeldTokens here = held(real(pass.tokens));
+  const HeldTokens here = held(real(tokens));
   at::Tensor used = real(all).to(at::kFloat);
   if (here.places.defined()) used = used.index_select(0, here.places);
   ops::add_rows(embed_grad_, here.rows, embedding_scale_ == 1 ? used : used * embedding_scale_);

@@ -125,7 +125,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
       if (!wanted.empty()) decoder_.block_output(layer, output, attention.index_select(0, chosen), output);
       continue;
     }
-    spec.window = config.sliding_windows[static_cast<size_t>(layer)];
+    spec.window = config.sliding_window(layer);
     spec.sinks = decoder_.attention_sinks(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
     if (partial) {

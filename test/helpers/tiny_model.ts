@@ -63,6 +63,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     delta: null,
     deltaLayers: [],
     vision: null,
+    prediction: null,
     ...changes,
   };
 }
@@ -105,6 +106,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     seed: 1,
     numThreads: 1,
     lora: null,
+    prediction: null,
     sharding: null,
     shardSize: 0,
     parallel: { tp: 1, cp: 1, sequenceParallel: false, ep: 1 },

@@ -37,6 +37,7 @@ struct Setup {
   bool router_balance = false, router_z = false;
   RoutingLoad routing = RoutingLoad::kNone;
   ops::Quantization quantization = ops::Quantization::kNone;  // of generation
+  int64_t predictions = 0;                                    // layers that predict further tokens
 };
 
 inline std::string describe(const Setup& c) {
@@ -63,6 +64,7 @@ inline std::string describe(const Setup& c) {
          (c.quantization == ops::Quantization::kNone   ? ""
           : c.quantization == ops::Quantization::kInt8 ? " int8"
                                                        : " fp8") +
+         (c.predictions > 0 ? " predictions " + std::to_string(c.predictions) : "") +
          (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + (c.frozen ? " frozen" : "") +
          " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
          (c.masters == at::kFloat ? "" : " masters") + " | " + ranks + " | " +
@@ -123,6 +125,7 @@ inline EngineOptions options_of(const Setup& c) {
     m.moe_layers.assign(4, true);
   }
   if (c.tower != Setup::Tower::kNone) give_tower(m, c.tower, c.tower_trained);
+  if (c.predictions > 0) m.prediction = PredictionConfig{c.predictions};
   options.dtype = c.dtype;
   options.master_dtype = c.masters;
   options.max_tokens = kCapacity;

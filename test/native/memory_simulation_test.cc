@@ -170,6 +170,11 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3_moe", .routing = RoutingLoad::kRecorded},
     {.variant = "qwen3_moe", .routing = RoutingLoad::kGiven},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .ep = 2, .routing = RoutingLoad::kGiven},
+    {.variant = "qwen3", .predictions = 1},
+    {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .checkpointing = true, .predictions = 2},
+    {.variant = "qwen3", .ranks = 2, .tp = 2, .sequence_parallel = true, .predictions = 1},
+    {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .predictions = 1},
+    {.variant = "qwen3_moe", .ranks = 2, .ep = 2, .predictions = 1},
 };
 
 }  // namespace

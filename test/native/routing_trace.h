@@ -87,7 +87,7 @@ inline std::vector<std::vector<at::Tensor>> router_logits(const RandomLayout& dr
   for (int64_t i = 0; i < layout.size(); ++i) {
     const MicroBatch micro = pack(layout, i, i + 1, 4096)[0];
     const PackedTokens packed =
-        gather(drawn.tokens, layout, micro, padded_rows(micro, kRowTile, 4096, false));
+        gather(drawn.tokens, layout, micro, padded_rows(micro, {kRowTile, 4096, false}));
     StagePass pass(true);
     model.transformer.stages().front().forward(&packed, {}, pass);
     all.emplace_back();

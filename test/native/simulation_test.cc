@@ -131,6 +131,7 @@ struct Shared {
   int64_t ranks, tp, pp, vpp, ep;
   bool sequence_parallel, checkpointing;
   int64_t cp = 1;
+  int64_t predictions = 0;
 };
 
 EngineOptions shared_options(const Shared& c) {
@@ -147,17 +148,20 @@ EngineOptions shared_options(const Shared& c) {
   options.pipeline.stages = c.pp;
   options.pipeline.chunks = c.vpp;
   options.gradient_checkpointing = c.checkpointing;
+  if (c.predictions > 0) options.model.prediction = PredictionConfig{c.predictions};
   return options;
 }
 
 TEST(ranks_that_share_the_model_send_what_is_simulated) {
-  for (const Shared& c : {Shared{2, 2, 1, 1, 1, false, false}, Shared{2, 2, 1, 1, 1, true, true},
-                          Shared{2, 1, 2, 1, 1, false, true}, Shared{2, 1, 2, 2, 1, false, false},
-                          Shared{2, 1, 1, 1, 2, false, true}, Shared{4, 2, 2, 1, 1, true, false},
-                          Shared{4, 1, 2, 1, 1, false, false}, Shared{4, 2, 1, 1, 2, false, false},
-                          Shared{2, 1, 1, 1, 1, false, true, 2}, Shared{4, 2, 1, 1, 1, true, false, 2},
-                          Shared{4, 1, 2, 1, 1, false, false, 2}, Shared{2, 1, 1, 1, 2, false, false, 2},
-                          Shared{4, 1, 1, 1, 1, false, true, 2}}) {
+  for (const Shared& c :
+       {Shared{2, 2, 1, 1, 1, false, false}, Shared{2, 2, 1, 1, 1, true, true},
+        Shared{2, 1, 2, 1, 1, false, true}, Shared{2, 1, 2, 2, 1, false, false},
+        Shared{2, 1, 1, 1, 2, false, true}, Shared{4, 2, 2, 1, 1, true, false},
+        Shared{4, 1, 2, 1, 1, false, false}, Shared{4, 2, 1, 1, 2, false, false},
+        Shared{2, 1, 1, 1, 1, false, true, 2}, Shared{4, 2, 1, 1, 1, true, false, 2},
+        Shared{4, 1, 2, 1, 1, false, false, 2}, Shared{2, 1, 1, 1, 2, false, false, 2},
+        Shared{4, 1, 1, 1, 1, false, true, 2}, Shared{2, 1, 1, 1, 1, false, true, 1, 2},
+        Shared{4, 2, 2, 1, 1, true, false, 1, 1}, Shared{2, 1, 1, 1, 2, false, false, 1, 2}}) {
     const EngineOptions options = shared_options(c);
     const std::vector<Measured> measured = measure(options, c.ranks);
     for (int64_t rank = 0; rank < c.ranks; ++rank) {

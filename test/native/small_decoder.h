@@ -67,7 +67,7 @@ struct SmallModel {
     const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed =
-          gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
+          gather(batch, layout, micro, padded_rows(micro, {kRowTile, capacity, fixed_rows}));
       StagePass pass(false);
       Stage& stage = transformer.stages().front();
       const at::Tensor hidden = stage.forward(&packed, {}, pass);
@@ -87,7 +87,7 @@ struct SmallModel {
     store.zero_grad();
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed =
-          gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
+          gather(batch, layout, micro, padded_rows(micro, {kRowTile, capacity, fixed_rows}));
       StagePass pass(true, checkpointing);
       Stage& stage = transformer.stages().front();
       const at::Tensor hidden = stage.forward(&packed, {}, pass);

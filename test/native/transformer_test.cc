@@ -234,9 +234,9 @@ TEST(fixed_rows_are_those_of_a_full_micro_batch_and_change_nothing) {
     const int64_t capacity = 300;
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, layout.size()}, {0, 2}, {2, 3}, {5, 7}}) {
       for (const MicroBatch& micro : pack(layout, begin, end, capacity)) {
-        CHECK(padded_rows(micro, kRowTile, capacity, true) == 384);
-        CHECK(padded_rows(micro, 2 * kRowTile, capacity, true) == 512);
-        CHECK(padded_rows(micro, kRowTile, capacity, false) == kRowTile);
+        CHECK(padded_rows(micro, {kRowTile, capacity, true}) == 384);
+        CHECK(padded_rows(micro, {2 * kRowTile, capacity, true}) == 512);
+        CHECK(padded_rows(micro, {kRowTile, capacity, false}) == kRowTile);
         CHECK(gather(batch, layout, micro, 384).tokens.size(0) == 384);
       }
     }

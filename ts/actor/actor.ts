@@ -249,7 +249,8 @@ export class Actor extends TrainedModel {
       );
       return this.updateMetrics(b, epochs, started, records);
     }
-    const hasGradient = gradientSequences(b, loss);
+    // Further tokens have a loss in every sequence.
+    const hasGradient = this.engine.model.config.prediction === null ? gradientSequences(b, loss) : null;
     const shards = planUpdate(
       policyColumns(b, loss, replayExperts),
       miniSizes,

@@ -5,10 +5,10 @@ import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
+import { isPredictionLayer, predictionCopies, withPredictions } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
 import {
   hasFirstNames,
-  isPredictionLayer,
   publishedName,
   tensorMapping,
   valueHeadName,
@@ -35,8 +35,10 @@ export interface LoadedModel {
   files: NativeTensorFile[];
   /** Where the tensors lie, by Hugging Face name. */
   stored: ReadonlyMap<string, StoredTensor>;
-  /** Of a causal LM: layers that predict further tokens (MTP). They are not part of the model that is trained, and are saved beside it as they are. */
+  /** Of a causal LM: layers that predict further tokens (MTP) and are no part of what is trained. They are saved beside it as they are. */
   predictionLayers: ReadonlyMap<string, StoredTensor>;
+  /** Of such layers that are trained: tensors of the files that are equal to another one, and are saved again as that is. */
+  copies: TensorMapping[];
   /** What each tensor of both is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
@@ -53,6 +55,8 @@ export interface ModelReading {
   maxPositionEmbeddings?: number | null;
   /** With the tower for images, where the language model is a model of its own (Qwen3.5) and is read alone otherwise. */
   readsImages?: boolean;
+  /** With the layers that predict further tokens as a part of it. */
+  trainsPredictions?: boolean;
 }
 
 /**
@@ -62,13 +66,14 @@ export interface ModelReading {
 export function loadModelDirectory(
   dir: string,
   head: Head,
-  { maxPositionEmbeddings = null, readsImages = false }: ModelReading = {},
+  { maxPositionEmbeddings = null, readsImages = false, trainsPredictions = false }: ModelReading = {},
 ): LoadedModel {
   const configFile = configOf(dir);
   const text = readText(configFile);
   const whole = parseObject(text, configFile);
   const read = withPositions(textPart(whole, readsImages), maxPositionEmbeddings, configFile);
-  const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
+  const { native, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
+  const config = trainsPredictions ? withPredictions(native, read, configFile) : native;
   const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(whole, readsImages));
   if (ownHead) config.tiedEmbeddings = false;
   if (config.vision !== null) withPixels(config.vision, dir);
@@ -82,7 +87,9 @@ export function loadModelDirectory(
     ignored: (hf) =>
       (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
   });
-  const predictionLayers = head === 'lm' ? predictionLayersOf(dir, stored, config) : new Map();
+  const predicting = head === 'lm' ? predictionLayersOf(dir, stored, config) : new Map();
+  const copies = copiesIn(dir, stored, config, mapping);
+  const predictionLayers = config.prediction === null ? predicting : new Map();
   const marked = textPart(parseObject(markFloats(text), configFile), readsImages);
   const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
@@ -94,7 +101,8 @@ export function loadModelDirectory(
     files,
     stored: found,
     predictionLayers,
-    dtypes: dtypesOf([...found, ...predictionLayers]),
+    copies,
+    dtypes: dtypesOf([...found, ...predicting]),
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
   };
@@ -225,6 +233,27 @@ function predictionLayersOf(
     'INVALID_MODEL',
     `[model] the tensor ${show(other.name)} of ${dir}, of a layer that predicts further tokens, is ${show(other.dtype)}: expected F32, F16 or BF16`,
   );
+}
+
+/** Those of layers that are trained. */
+function copiesIn(
+  dir: string,
+  stored: ReadonlyMap<string, StoredTensor>,
+  config: NativeModelConfig,
+  mapping: readonly TensorMapping[],
+): TensorMapping[] {
+  if (config.prediction === null) return [];
+  return predictionCopies(config)
+    .filter(({ hf }) => stored.has(hf))
+    .map(({ hf, param }) => {
+      const of = mapping.find((entry) => entry.param === param) as TensorMapping;
+      const { shape } = stored.get(hf) as StoredTensor;
+      if (shape.join() === of.shape.join()) return { ...of, hf };
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[model] the tensor ${show(hf)} of ${dir} is [${shape.join(', ')}]: expected a copy of ${of.hf} [${of.shape.join(', ')}]`,
+      );
+    });
 }
 
 function dtypesOf(tensors: readonly (readonly [string, StoredTensor])[]): Map<string, FloatDtype> {

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
+import { withPredictions } from '../model/prediction_layers';
 import { textPart } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
 import { loadModelDirectory, type ModelReading, withPositions } from './model_dir';
@@ -39,8 +40,9 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
     ]);
     return { config, dtypes: new Map(inFiles) };
   }
-  const { maxPositionEmbeddings = null, readsImages = false } = reading;
+  const { maxPositionEmbeddings = null, readsImages = false, trainsPredictions = false } = reading;
   const part = textPart(parseObject(readText(file), file), readsImages);
   const raw = withPositions(part, maxPositionEmbeddings, file);
-  return { config: resolveModelConfig(raw, head, file, readsImages).native, dtypes: null };
+  const { native } = resolveModelConfig(raw, head, file, readsImages);
+  return { config: trainsPredictions ? withPredictions(native, raw, file) : native, dtypes: null };
 }

@@ -95,7 +95,8 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
     if (!model.config.valueBias) config.token_classification_bias = false;
   }
   // MiMo's class makes as many heads as this says.
-  if (model.config.family === 'mimo' && model.predictionLayers.size === 0)
+  const { family, prediction } = model.config;
+  if (family === 'mimo' && prediction === null && model.predictionLayers.size === 0)
     config.num_nextn_predict_layers = 0;
   if (dtype !== null) {
     if ('torch_dtype' in config || !('dtype' in config)) config.torch_dtype = dtype;

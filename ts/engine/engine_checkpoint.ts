@@ -14,7 +14,7 @@ import { oneToAll, rankZero } from '../controller/dispatch';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
 import type { TensorMapping } from '../model/tensor_mapping';
-import { isPredictionLayer } from '../model/tensor_names';
+import { isPredictionLayer } from '../model/prediction_layers';
 import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
 
@@ -176,7 +176,8 @@ async function writeModel(
   const usual = model.dtypes.values().next().value ?? 'F32';
   const dtypeOf = (hf: string): FloatDtype =>
     dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
-  const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes, keptTensors(model));
+  const mapping = [...model.mapping, ...model.copies];
+  const plan = planWrite(dir, 'model', mapping, dtypeOf, maxShardBytes, keptTensors(model));
   try {
     writeModelFiles(model, dir, plan, dtype, engine.savedTokenizer);
   } catch (e) {

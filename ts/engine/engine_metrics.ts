@@ -22,6 +22,10 @@ const EQUAL: ReadonlySet<string> = new Set(['lr', 'grad_norm', 'update_skipped',
 const EXTREMES = /^distillation\/.*_(min|max)$/;
 /** Those of the routers of a mixture of experts: of the whole mini-batch, the same on every rank. */
 const ROUTERS = 'moe/';
+/** Those of layers that predict further tokens: as well. */
+const PREDICTIONS = 'mtp_losses/';
+const ofAllRanks = (name: string): boolean =>
+  EQUAL.has(name) || name.startsWith(ROUTERS) || name.startsWith(PREDICTIONS);
 
 /**
  * The metrics of each mini-batch and epoch from those of every rank. Losses are summed; what is a mean over a rank's loss tokens
@@ -54,8 +58,7 @@ export function mergeRanks(
         merged[name] = extreme === 'min' ? Math.min(...values) : Math.max(...values);
         continue;
       }
-      const equal = EQUAL.has(name) || name.startsWith(ROUTERS);
-      merged[name] = equal ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;
+      merged[name] = ofAllRanks(name) ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;
     }
     return merged;
   });
@@ -64,14 +67,14 @@ export function mergeRanks(
 /**
  * One number per metric from those of each mini-batch and epoch: the mean, or the largest (smallest) for names with 'max'
  * ('min'); the learning rate is that of the first step, and skipped updates are counted. A name with a slash, such as
- * rollout_corr/kl, is complete; others, and those of the routers, get the role's prefix.
+ * rollout_corr/kl, is complete; others, and those of routers and of layers that predict further tokens, get the role's prefix.
  */
 export function reduceMetrics(role: string, records: readonly NativeMetrics[]): UpdateMetrics {
   const names = new Set(records.flatMap((record) => Object.keys(record)));
   const out: UpdateMetrics = {};
   for (const name of names) {
     const values = records.flatMap((record) => (record[name] === undefined ? [] : [record[name]]));
-    const complete = name.includes('/') && !name.startsWith(ROUTERS);
+    const complete = name.includes('/') && !name.startsWith(ROUTERS) && !name.startsWith(PREDICTIONS);
     out[complete ? name : `${role}/${name}`] = reduce(name, values);
   }
   return out;

@@ -15,10 +15,12 @@ import type {
   NativeAdamWOptions,
   NativeParallelOptions,
   NativePipelineOptions,
+  NativePredictionOptions,
   NativeStateKinds,
   Reduction,
   Sharding,
 } from '../native/bridge';
+import { type MtpOptions, resolveMtp } from './mtp_options';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { resolveParallel } from './parallel_options';
@@ -144,6 +146,8 @@ export interface EngineOptions {
   readsImages?: boolean;
   /** Of a model that reads images: its tower stays as it was loaded, and is given neither gradients nor optimiser state; default false. */
   freezeVisionTower?: boolean;
+  /** Train the layers that predict further tokens (multi-token prediction), too; default: they stay as they are. docs/models.md. */
+  mtp?: MtpOptions;
   /** What begins on the host; default: nothing. */
   offload?: OffloadOptions;
   /** null: inference only, no memory for gradients, optimiser and float32 masters: weights are held in `dtype` alone, rounded once when they come. */
@@ -191,6 +195,8 @@ export interface ResolvedEngineOptions {
   freezeVisionTower: boolean;
   optim: NativeAdamWOptions | null;
   lora: ResolvedLoraOptions | null;
+  /** null: layers that predict further tokens are no part of the model. */
+  mtp: NativePredictionOptions | null;
   seed: number;
   numThreads: number;
   peakTflops: number | null;
@@ -214,6 +220,7 @@ const KEYS = [
   'offload',
   'optim',
   'lora',
+  'mtp',
   'seed',
   'numThreads',
   'peakTflops',
@@ -288,6 +295,7 @@ export function resolveEngineOptions(
     freezeVisionTower: flagOption(where, 'freezeVisionTower', o.freezeVisionTower, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
     lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
+    mtp: resolveMtp(where, role, o),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
     numThreads:
       o.numThreads === undefined ? 0 : countOption(where, 'numThreads', o.numThreads, RUN_LIMITS.threads),

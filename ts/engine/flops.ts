@@ -3,19 +3,22 @@ import type { NativeDeltaConfig, NativeModelConfig } from '../native/bridge';
 /**
  * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
  * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square; head_dim is the mean of a key's and a
- * value's), verl's estimate, in the layers that have it. Window and recomputation are left out.
+ * value's), verl's estimate, in the layers that have it. Layers that predict further tokens are counted. Window and recomputation are left out.
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
   const mixerSize = (layer: number): number =>
     c.delta !== null && c.deltaLayers[layer] ? deltaSize(c, c.delta) : attentionSize(c);
   let matrices = 0;
-  for (let layer = 0; layer < c.numLayers; layer++) {
+  const further = c.prediction?.layers ?? 0;
+  for (let layer = 0; layer < c.numLayers + further; layer++) {
     matrices +=
       mixerSize(layer) +
-      (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
+      (c.moe !== null && (c.moeLayers[layer] ?? true) ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
   }
   // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
   matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;
+  // A layer that predicts a further token joins two inputs, and goes through the head again.
+  matrices += further * c.hiddenSize * (2 * c.hiddenSize + c.vocabSize);
   let tokens = 0;
   let squares = 0;
   for (let i = 0; i < lengths.length; i++) {
@@ -25,7 +28,7 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
   }
   const headDim =
     c.latent === null ? c.headDim : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
-  const attending = c.numLayers - c.deltaLayers.filter(Boolean).length;
+  const attending = c.numLayers + further - c.deltaLayers.filter(Boolean).length;
   return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * attending;
 }
 
@@ -78,7 +81,8 @@ export function flopUtilisation(
   },
 ): number {
   const whole = Array.from(lengths).filter((_, i) => !o.forwardOnly && o.hasGradient?.[i] !== 0);
-  const forward = trainingFlops(model, lengths) / 3;
+  const passed = o.forwardOnly ? { ...model, prediction: null } : model;
+  const forward = trainingFlops(passed, lengths) / 3;
   const flops = (forward + (trainingFlops(model, whole) * 2) / 3) * (o.passes ?? 1);
   return flops / (o.seconds * o.peakTflops * 1e12 * o.devices);
 }

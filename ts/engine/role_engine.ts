@@ -69,7 +69,10 @@ export class RoleEngine {
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const device = deviceOf(`${role} options`, o, resolved);
-    const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value', resolved);
+    const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value', {
+      ...resolved,
+      trainsPredictions: resolved.mtp !== null,
+    });
     if (resolved.readsImages && found.config.vision === null)
       throw badOption(
         `${role} options`,
@@ -146,6 +149,7 @@ export class RoleEngine {
     const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', {
       maxPositionEmbeddings: this.maxPositionEmbeddings,
       readsImages: this.model.config.vision !== null,
+      trainsPredictions: this.model.config.prediction !== null,
     });
     const { config } = withTower(found, !this.trainsTower);
     if (JSON.stringify(config) !== JSON.stringify(this.model.config)) {
@@ -379,6 +383,7 @@ function nativeOptions(
     gradientCheckpointing: o.gradientCheckpointing,
     optim: o.optim,
     lora: lora?.native ?? null,
+    prediction: o.mtp,
     seed: o.seed,
     numThreads: o.numThreads,
     sharding: o.sharding,

@@ -42,13 +42,12 @@ const namesOf = (family: string): ExpertNames => ({ ...NAMES, ...OTHER_NAMES[fam
 const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
 
 /**
- * How files have the experts of a decoder whose tensors are under `root`. Qwen3.5 is published with those of a layer in one tensor;
+ * How files have the experts of a layer, or of all layers like it, whose MLP is at `block`. Qwen3.5 is published with those of a layer in one tensor;
  * transformers writes its language model with tensors for each. Qwen3-VL is published with them in one, transposed, and transformers 5 writes
  * them as they are. One of the two tensors of a layer may be square, so that both are looked at.
  */
-export function expertFiles(c: NativeModelConfig, root: string, stored: StoredShapes): ExpertFiles {
+export function expertFiles(c: NativeModelConfig, block: string, stored: StoredShapes): ExpertFiles {
   if (c.family === 'granitemoe') return 'in_one';
-  const block = `${root}.layers.${c.moeLayers.indexOf(true)}.mlp`;
   if (QWEN35.has(c.family)) return stored.has(`${block}.experts.gate_up_proj`) ? 'in_one' : 'apart';
   if (c.family !== 'qwen3_vl_moe') return 'apart';
   const straight =

@@ -340,6 +340,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     delta: null,
     deltaLayers: [],
     vision: null,
+    prediction: null,
   };
 }
 

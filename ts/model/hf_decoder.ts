@@ -82,6 +82,7 @@ export function rmsDecoder(
     delta: null,
     deltaLayers: [],
     vision: null,
+    prediction: null,
   };
 }
 

@@ -8,6 +8,7 @@ import {
   type StoredShapes,
 } from './expert_names';
 import type { Family } from './hf_schema';
+import { predictionBlock, predictionParts } from './prediction_layers';
 import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
 import { visionMapping } from './vision_names';
 
@@ -32,8 +33,9 @@ export function fileTensors(mapping: readonly TensorMapping[]): FileTensor[] {
 export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = new Map()): TensorMapping[] {
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
-  else llamaLikeMapping(config, map, expertFiles(config, decoderRoot(config), stored));
+  else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
+  furtherMapping(config, map, stored);
   if (config.vision !== null) visionMapping(config.vision, config.hiddenSize, hasFirstNames(config), map);
   return map.entries;
 }
@@ -55,25 +57,44 @@ export const moduleName = (c: NativeModelConfig, hf: string): string =>
 export const publishedName = (hf: string): string =>
   hf.replace(/^model\.visual\./, 'visual.').replace(/^(model\.)?language_model\./, 'model.');
 
-function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, experts: ExpertFiles): void {
+function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, stored: StoredShapes): void {
   const root = decoderRoot(c);
+  const experts = expertFiles(c, `${root}.layers.${c.moeLayers.indexOf(true)}.mlp`, stored);
   map.tensor(`${root}.embed_tokens.weight`, 'embed.weight', c.vocabSize, c.hiddenSize);
-  for (let i = 0; i < c.numLayers; i++) {
-    const hf = `${root}.layers.${i}`;
-    const own = `layers.${i}`;
-    if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
-    if (c.delta !== null && c.deltaLayers[i])
-      deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
-    else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
-    const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
-    if (c.postNorms) map.tensor(`${hf}.${attnPostNorm}.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
-    if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
-    if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
-    else if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, experts);
-    else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
-    if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
-  }
+  for (let i = 0; i < c.numLayers; i++) layerMapping(c, map, i, `${root}.layers.${i}`, experts);
   map.tensor(`${root}.norm.weight`, 'norm.weight', c.hiddenSize);
+}
+
+/** Layer `i`, of the decoder or of those that predict further tokens, whose tensors are under `hf`. */
+function layerMapping(
+  c: NativeModelConfig,
+  map: MappingBuilder,
+  i: number,
+  hf: string,
+  experts: ExpertFiles,
+): void {
+  const own = `layers.${i}`;
+  if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
+  if (c.delta !== null && c.deltaLayers[i])
+    deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
+  else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
+  const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
+  if (c.postNorms) map.tensor(`${hf}.${attnPostNorm}.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
+  if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
+  if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
+  else if (c.moe !== null && (c.moeLayers[i] ?? true)) moeMapping(c, c.moe, map, hf, own, experts);
+  else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
+  if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
+}
+
+/** Layers that predict further tokens, where they are a part of the model. */
+function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: StoredShapes): void {
+  for (let k = 0; k < (c.prediction?.layers ?? 0); k++) {
+    const layer = c.numLayers + k;
+    const hf = predictionBlock(c, layer, k);
+    layerMapping(c, map, layer, hf, expertFiles(c, `${hf}.mlp`, stored));
+    predictionParts(c, layer, k, map);
+  }
 }
 
 /** The norm behind attention, that before the MLP, and that behind it. */
@@ -272,19 +293,6 @@ export function architectureName(config: NativeModelConfig): string {
 /** Tensors that some checkpoints carry and that hold no weights: rotary tables and causal masks. */
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
-
-const PREDICTING: ReadonlySet<string> = new Set<Family>(['glm4_moe', 'deepseek_v3', 'kimi_k2']);
-
-/**
- * Heads that predict further tokens (num_nextn_predict_layers): layers behind the last one, which transformers leaves out as well, or
- * under a name of their own.
- */
-export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
-  if (config.family === 'mimo') return hf.startsWith('model.mtp_layers.');
-  if (config.delta !== null) return hf.startsWith('mtp.');
-  const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
-  return PREDICTING.has(config.family) && layer !== undefined && Number(layer) >= config.numLayers;
-}
 
 /** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out. */
 export const withoutPrefix = (hf: string): string => hf.replace(/^(model|transformer)\./, '');

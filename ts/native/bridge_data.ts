@@ -31,6 +31,13 @@ export interface NativeLoraOptions {
   sites: NativeAdapterSite[];
 }
 
+export interface NativePredictionOptions {
+  /** Of the loss, the mean over the layers. */
+  coef: number;
+  /** The decoder and the embeddings learn nothing from it. */
+  detach: boolean;
+}
+
 export interface NativeEngineOptions {
   model: NativeModelConfig;
   device: 'cpu' | 'cuda';
@@ -42,6 +49,8 @@ export interface NativeEngineOptions {
   optim: NativeAdamWOptions | null;
   /** null: every parameter is trained. */
   lora: NativeLoraOptions | null;
+  /** How layers that predict further tokens are trained; null: the model has none. */
+  prediction: NativePredictionOptions | null;
   seed: number;
   numThreads: number;
   /** How the model is spread over the group that joinGroup made; null: this process holds a model of its own. */

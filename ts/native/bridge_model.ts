@@ -85,6 +85,13 @@ export interface NativeVisionConfig {
   trained: boolean;
 }
 
+/** Layers that predict further tokens and are trained (native/model/prediction_layer.h). */
+export interface NativePredictionConfig {
+  layers: number;
+  /** Of their projection: the columns of the row come before those of the token. */
+  hiddenFirst: boolean;
+}
+
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
 export interface NativeModelConfig {
   family: string;
@@ -144,4 +151,6 @@ export interface NativeModelConfig {
   delta: NativeDeltaConfig | null;
   deltaLayers: boolean[];
   vision: NativeVisionConfig | null;
+  /** null: they are no part of the model, whatever its files have. */
+  prediction: NativePredictionConfig | null;
 }

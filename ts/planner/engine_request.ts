@@ -43,6 +43,7 @@ export function engineOptions(
     gradientCheckpointing: role.gradientCheckpointing,
     optim: role.update === null ? null : OPTIM,
     lora: role.lora?.native ?? null,
+    prediction: null, // its defaults: the loss's weight changes no shape
     seed: 0,
     numThreads: threads,
     sharding: role.strategy,

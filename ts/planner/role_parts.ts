@@ -50,7 +50,10 @@ export function roleSpec(
   { device, worldSize, pixels = { min_pixels: null, max_pixels: null } }: Target,
 ): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: _, ...keys } = role.keys;
-  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, role);
+  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, {
+    ...role,
+    trainsPredictions: role.optim !== null && role.lora.mtp !== undefined,
+  });
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const lora = roleAdapters(role, model);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';

@@ -47,7 +47,7 @@ export function trainedOptions(
   totalSteps: number,
 ): Pick<
   EngineOptions,
-  'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'masterDtype' | 'optim' | 'savedTokenizer'
+  'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'masterDtype' | 'mtp' | 'optim' | 'savedTokenizer'
 > {
   return {
     gradientCheckpointing,

@@ -10,6 +10,7 @@ import type { Head } from '../model/hf_config';
 import type { Reduction } from '../native/bridge';
 import type { ShardingKeys } from './fsdp_options';
 import { loraOptions } from './lora';
+import { mtpOptions } from './mtp';
 import {
   type MegatronKeys,
   type ModelLayout,
@@ -46,7 +47,7 @@ export interface RoleSettings {
   /** With the tower of a model whose language model may be read alone. */
   readsImages: boolean;
   /** What of the model is trained. */
-  lora: Pick<EngineOptions, 'lora' | 'freezeVisionTower'>;
+  lora: Pick<EngineOptions, 'lora' | 'freezeVisionTower' | 'mtp'>;
   /** null: it does not learn. */
   optim: { section: OptimSection; gradClip: number } | null;
   /** Keys of the configuration that say so. */
@@ -163,7 +164,11 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     gradientCheckpointing: recomputesBlocks(actor, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
-    lora: { ...loraOptions(model), ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}) },
+    lora: {
+      ...loraOptions(model),
+      ...mtpOptions(model),
+      ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}),
+    },
     optim: { section: actor.optim, gradClip: actor.grad_clip },
     keys: {
       model: 'actor_rollout_ref.model.path',
@@ -332,7 +337,7 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
     gradientCheckpointing: recomputesBlocks(role, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
-    lora: loraOptions(model),
+    lora: { ...loraOptions(model), ...mtpOptions(model) },
     optim: { section: optim, gradClip: optim.clip_grad },
     keys: {
       model: 'model.path',

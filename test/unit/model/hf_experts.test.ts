@@ -3,7 +3,8 @@ import path from 'node:path';
 import { planLoad } from '../../../ts/checkpoint/load_plan';
 import { planWrite } from '../../../ts/checkpoint/write_plan';
 import { resolveModelConfig } from '../../../ts/model/hf_config';
-import { isPredictionLayer, tensorMapping } from '../../../ts/model/tensor_names';
+import { isPredictionLayer } from '../../../ts/model/prediction_layers';
+import { tensorMapping } from '../../../ts/model/tensor_names';
 import type { NativeModelConfig } from '../../../ts/native/bridge';
 import { planBuckets } from '../../../ts/weights/plan_buckets';
 

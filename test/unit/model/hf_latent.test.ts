@@ -3,7 +3,8 @@ import path from 'node:path';
 import { trainingFlops } from '../../../ts/engine/flops';
 import { adapterTargets } from '../../../ts/model/adapter_sites';
 import { resolveModelConfig } from '../../../ts/model/hf_config';
-import { architectureName, isPredictionLayer, tensorMapping } from '../../../ts/model/tensor_names';
+import { isPredictionLayer } from '../../../ts/model/prediction_layers';
+import { architectureName, tensorMapping } from '../../../ts/model/tensor_names';
 import type { NativeModelConfig } from '../../../ts/native/bridge';
 import { tinyModel } from '../../helpers/tiny_model';
 

@@ -17,6 +17,7 @@ export const criticSection = {
       'Hugging Face directory: token classification, or a causal LM that gets a fresh head.',
     ),
     ...model,
+    mtp: ignored('a critic predicts no tokens'),
     tokenizer_path: ignored(
       'the critic reads the token ids of the policy, which its model’s tokenizer.json, if there is one, has to list alike',
     ),

@@ -24,17 +24,32 @@ import { lora } from './lora_section';
 import { roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
-const OF_PREDICTION_TRAINING = ignored('layers that predict further tokens are not trained');
 const OF_DRAFTS = ignored(
   'our own engine samples without drafts; what a managed server takes stands in server.args',
 );
 /** Layers that predict further tokens (multi-token prediction). */
 export const mtp = {
-  enable: ignored('layers that predict further tokens are saved with the model, as they are'),
-  enable_train: needs('training of layers that predict further tokens', false),
+  enable: field(
+    bool,
+    false,
+    'Read what mtp.enable_train says. Layers that predict further tokens are saved with the model in any case.',
+  ),
+  enable_train: field(
+    bool,
+    false,
+    'With mtp.enable: train the layers that predict further tokens, too (docs/models.md); else they stay as they are.',
+  ),
   enable_rollout: OF_DRAFTS,
-  detach_encoder: OF_PREDICTION_TRAINING,
-  mtp_loss_scaling_factor: OF_PREDICTION_TRAINING,
+  detach_encoder: field(
+    bool,
+    false,
+    'Of mtp.enable_train: these layers alone learn from their loss; the decoder and the embeddings do not.',
+  ),
+  mtp_loss_scaling_factor: field(
+    num(0),
+    0.1,
+    'Of mtp.enable_train: weight of the loss, the mean over the layers of the cross-entropies of their tokens.',
+  ),
   speculative_algorithm: OF_DRAFTS,
   speculative_num_steps: OF_DRAFTS,
   speculative_eagle_topk: OF_DRAFTS,

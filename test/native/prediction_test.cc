@@ -1,0 +1,322 @@
+// Layers that predict further tokens: their rows, their loss and its gradients, and every layout.
+
+#include <limits>
+
+#include "base/parallel.h"
+#include "batch/further_tokens.h"
+#include "engine/prediction_loss.h"
+#include "tensor_training.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+at::Tensor rms(const at::Tensor& x, const at::Tensor& weight) {
+  return x * at::rsqrt(x.square().mean(-1, true) + 1e-6) * weight;
+}
+
+// The decoder and its prediction layers in plain LibTorch operations, in double precision, one sequence at a
+// time.
+class Reference {
+ public:
+  Reference(Engine& engine, const ModelConfig& config) : c_(config) {
+    for (const ParameterInfo& info : engine.parameters())
+      leaves_[info.name] = engine.get_tensor(TensorKind::kParam, info.name).to(at::kDouble).requires_grad_();
+  }
+
+  const at::Tensor& at(const std::string& name) const { return leaves_.at(name); }
+  const std::map<std::string, at::Tensor>& all() const { return leaves_; }
+
+  // Hidden states [L, H] behind the last norm.
+  at::Tensor decode(const at::Tensor& tokens) const {
+    at::Tensor x = at("embed.weight").index_select(0, tokens);
+    for (int64_t layer = 0; layer < c_.num_layers; ++layer) x = block(x, layer);
+    return rms(x, at("norm.weight"));
+  }
+  // Of prediction layer k: `hidden` [L - k, H] becomes [L - k - 1, H].
+  at::Tensor predict(const at::Tensor& hidden, const at::Tensor& tokens, int64_t k, bool detach) const {
+    const int64_t rows = hidden.size(0) - 1;
+    const std::string prefix = "layers." + std::to_string(c_.num_layers + k) + ".predict.";
+    at::Tensor token = at("embed.weight").index_select(0, tokens.narrow(0, k + 1, rows));
+    at::Tensor before = hidden.narrow(0, 0, rows);
+    if (detach) {
+      token = token.detach();
+      before = before.detach();
+    }
+    token = rms(token, at(prefix + "token_norm.weight"));
+    before = rms(before, at(prefix + "hidden_norm.weight"));
+    const at::Tensor joined =
+        c_.prediction->hidden_first ? at::cat({before, token}, 1) : at::cat({token, before}, 1);
+    const at::Tensor x = at::matmul(joined, at(prefix + "in.weight").t());
+    return rms(block(x, c_.num_layers + k), at(prefix + "norm.weight"));
+  }
+  const at::Tensor& head() const { return at(c_.tied_embeddings ? "embed.weight" : "head.weight"); }
+
+ private:
+  at::Tensor block(const at::Tensor& x, int64_t layer) const {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const int64_t rows = x.size(0), dim = c_.head_dim, groups = c_.num_heads / c_.num_kv_heads;
+    const at::Tensor qkv =
+        at::matmul(rms(x, at(prefix + "attn_norm.weight")), at(prefix + "attn.qkv.weight").t());
+    const auto heads = [&](int64_t first, int64_t count) {
+      return qkv.narrow(1, first * dim, count * dim).view({rows, count, dim}).transpose(0, 1);
+    };
+    const at::Tensor angles =
+        at::outer(at::arange(rows, at::kDouble), at::tensor(c_.rope_inv_freq, at::kDouble));
+    const at::Tensor cos = at::cat({angles.cos(), angles.cos()}, 1),
+                     sin = at::cat({angles.sin(), angles.sin()}, 1);
+    const auto turned = [&](const at::Tensor& h) {
+      const at::Tensor other = at::cat({-h.narrow(2, dim / 2, dim / 2), h.narrow(2, 0, dim / 2)}, 2);
+      return h * cos + other * sin;
+    };
+    const at::Tensor q = turned(heads(0, c_.num_heads));
+    const at::Tensor k = turned(heads(c_.num_heads, c_.num_kv_heads)).repeat_interleave(groups, 0);
+    const at::Tensor v = heads(c_.num_heads + c_.num_kv_heads, c_.num_kv_heads).repeat_interleave(groups, 0);
+    const at::Tensor hidden = at::ones({rows, rows}, at::kBool).triu(1);
+    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * c_.attention_scale;
+    const at::Tensor weights =
+        at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
+    const at::Tensor attn = at::matmul(weights, v).transpose(0, 1).reshape({rows, c_.q_size()});
+    const at::Tensor mid = x + at::matmul(attn, at(prefix + "attn.out.weight").t());
+    const at::Tensor inner =
+        at::matmul(rms(mid, at(prefix + "mlp_norm.weight")), at(prefix + "mlp.in.weight").t());
+    const int64_t size = c_.intermediate_size;
+    const at::Tensor gated = at::silu(inner.narrow(1, 0, size)) * inner.narrow(1, size, size);
+    return mid + at::matmul(gated, at(prefix + "mlp.out.weight").t());
+  }
+
+  const ModelConfig& c_;
+  std::map<std::string, at::Tensor> leaves_;
+};
+
+// Prompts of one token and of two, one that three share, responses of one token; some tokens do not count.
+SftBatch odd_batch() {
+  const std::vector<std::pair<int64_t, int64_t>> shapes{{4, 6}, {1, 5}, {7, 1}, {2, 9},
+                                                        {5, 8}, {5, 3}, {5, 1}, {1, 1}};
+  SftBatch batch;
+  std::vector<at::Tensor> tokens, mask;
+  std::vector<int32_t> offsets{0}, prompts;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto [prompt, response] = shapes[i];
+    const auto own = static_cast<int64_t>(i);
+    tokens.push_back(
+        at::arange(prompt, at::kInt).mul(prompt == 5 ? 11 : 3 + own).add(2).remainder(kVocabulary));
+    tokens.push_back(at::arange(response, at::kInt).mul(7 + own).add(3 * own + 1).remainder(kVocabulary));
+    mask.push_back(at::arange(response).add(own).remainder(4).ne(3).to(at::kByte));
+    offsets.push_back(offsets.back() + static_cast<int32_t>(prompt + response));
+    prompts.push_back(static_cast<int32_t>(prompt));
+  }
+  batch.tokens = {at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompts, at::kInt)};
+  batch.loss_mask = at::cat(mask);
+  return batch;
+}
+
+EngineOptions predicting(const std::string& variant, int64_t layers, bool detach = false) {
+  EngineOptions options = options_of(variant, HeadKind::kLm);
+  options.model.prediction = PredictionConfig{layers, false};
+  options.prediction = {0.3, detach};
+  return options;
+}
+
+// The loss that is trained, and those of the prediction layers.
+struct Losses {
+  at::Tensor all;
+  std::vector<double> further;
+};
+
+Losses reference_losses(const Reference& reference, const SftBatch& batch, const EngineOptions& options) {
+  const int64_t layers = options.model.prediction->layers;
+  const auto cross_entropies = [&](const at::Tensor& hidden, const at::Tensor& head,
+                                   const at::Tensor& targets) {
+    return -at::log_softmax(at::matmul(hidden, head.t()), -1).gather(1, targets.unsqueeze(1)).view({-1});
+  };
+  std::vector<at::Tensor> sums(static_cast<size_t>(layers + 1), at::zeros({}, at::kDouble));
+  std::vector<double> counts(static_cast<size_t>(layers + 1), 0);
+  int64_t response = 0;
+  for (int64_t i = 0; i < batch.tokens.size(); ++i) {
+    const int64_t begin = batch.tokens.seq_offsets[i].item<int32_t>(),
+                  length = batch.tokens.seq_offsets[i + 1].item<int32_t>() - begin,
+                  prompt = batch.tokens.prompt_lens[i].item<int32_t>();
+    const at::Tensor tokens = batch.tokens.tokens.narrow(0, begin, length).to(at::kLong);
+    const at::Tensor mask = at::zeros({length}, at::kDouble);  // of the token at a position
+    mask.narrow(0, prompt, length - prompt).copy_(batch.loss_mask.narrow(0, response, length - prompt));
+    response += length - prompt;
+    at::Tensor hidden = reference.decode(tokens);
+    for (int64_t k = 0; k <= layers; ++k) {
+      if (k > 0 && hidden.size(0) > 1)
+        hidden = reference.predict(hidden, tokens, k - 1, options.prediction.detach);
+      const int64_t rows = length - 1 - k;  // that predict something
+      if (rows <= 0) break;
+      const at::Tensor head = k == 0 ? reference.head() : reference.head().detach();
+      const at::Tensor own = mask.narrow(0, k + 1, rows);
+      const at::Tensor losses =
+          cross_entropies(hidden.narrow(0, 0, rows), head, tokens.narrow(0, k + 1, rows));
+      sums[static_cast<size_t>(k)] = sums[static_cast<size_t>(k)] + (losses * own).sum();
+      counts[static_cast<size_t>(k)] += own.sum().item<double>();
+    }
+  }
+  Losses losses{sums[0] / counts[0], {}};
+  for (size_t k = 1; k < sums.size(); ++k) {
+    const at::Tensor mean = sums[k] / counts[k];
+    losses.all = losses.all + mean * (options.prediction.coef / static_cast<double>(layers));
+    losses.further.push_back(mean.item<double>());
+  }
+  return losses;
+}
+
+MiniBatches one_mini(const SftBatch& batch) {
+  MiniBatches mini;
+  mini.offsets = {0, batch.tokens.size()};
+  mini.global_tokens = {batch.loss_mask.sum().item<double>()};
+  mini.global_sequences = {static_cast<double>(batch.tokens.size())};
+  return mini;
+}
+
+}  // namespace
+
+TEST(losses_and_gradients_are_those_of_autograd_in_double_precision) {
+  const SftBatch batch = odd_batch();
+  for (const auto& [layers, detach, tied, hidden_first, capacity] : {std::tuple{1, false, false, true, 24},
+                                                                     {1, true, false, false, 24},
+                                                                     {2, false, true, false, 4096},
+                                                                     {3, false, false, true, 30},
+                                                                     {2, true, true, true, 24}}) {
+    EngineOptions options = predicting("llama", layers, detach);
+    options.model.tied_embeddings = tied;
+    options.model.prediction->hidden_first = hidden_first;
+    options.max_tokens = capacity;
+    const auto engine = create_engine(options);
+    engine->compute_log_prob(batch.tokens, 1, false, false);  // from here on there are weights
+    const Reference reference(*engine, options.model);
+    const Losses expected = reference_losses(reference, batch, options);
+    expected.all.backward();
+    const Metrics metrics = engine->update_sft(batch, one_mini(batch), {}).back();
+    for (size_t k = 0; k < expected.further.size(); ++k)
+      CHECK_CLOSE(metrics.at("mtp_losses/mtp_" + std::to_string(k + 1) + "_loss"), expected.further[k], 1e-5);
+    for (const auto& [name, leaf] : reference.all()) {
+      const at::Tensor gradient = engine->get_tensor(TensorKind::kGrad, name).to(at::kDouble);
+      const at::Tensor wanted = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
+      CHECK((gradient - wanted).abs().max().item<double>() < 1e-5 * wanted.abs().max().item<double>() + 1e-8);
+    }
+  }
+}
+
+TEST(rows_hold_the_tokens_that_follow) {
+  const SftBatch batch = odd_batch();
+  const BatchLayout layout = check_layout(batch.tokens, kVocabulary, 64);
+  const auto* tokens = batch.tokens.tokens.const_data_ptr<int32_t>();
+  for (const int64_t capacity : {16, 24, 4096}) {
+    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
+      const RowPadding padding{kRowTile, capacity, false};
+      PackedTokens before = gather(batch.tokens, layout, micro, padded_rows(micro, padding));
+      for (int64_t depth = 1; depth <= 3; ++depth) {
+        const FurtherTokens further = further_tokens(batch.tokens, layout, depth);
+        const FurtherRows rows = further_rows(further, micro, before, padding);
+        const PackedTokens& packed = rows.packed;
+        CHECK(packed.tokens.size(0) % kRowTile == 0 && packed.tokens.size(0) >= packed.real_rows);
+        for (int64_t row = 0; row < packed.real_rows; ++row) {
+          const int64_t source = rows.sources[row].item<int64_t>();
+          CHECK(source < before.real_rows);
+          CHECK(packed.positions[row].item<int32_t>() == before.positions[source].item<int32_t>());
+        }
+        for (int64_t n = 0; n < packed.targets.size(0); ++n) {
+          // The row that predicts a token holds the one before it, and stands `depth` positions further
+          // ahead.
+          const int64_t row = packed.predict_rows[n].item<int64_t>();
+          const int64_t response =
+              further.responses[packed.response_index[n].item<int64_t>()].item<int64_t>();
+          int64_t sequence = 0;
+          while (layout.response_offsets[sequence + 1] <= response) ++sequence;
+          const int64_t position =
+              layout.prompt_length(sequence) + response - layout.response_offsets[sequence];
+          const int32_t* own = tokens + layout.seq_offsets[sequence];
+          CHECK(packed.targets[n].item<int32_t>() == own[position]);
+          CHECK(packed.tokens[row].item<int32_t>() == own[position - 1]);
+          CHECK(packed.positions[row].item<int32_t>() == position - 1 - depth);
+        }
+        before = packed;
+      }
+    }
+  }
+  // Of every response token there is one row, but of the first of all where nothing lies before it.
+  CHECK(further_tokens(batch.tokens, layout, 1).responses.numel() == layout.num_response_tokens() - 2);
+  CHECK(further_tokens(batch.tokens, layout, 2).responses.numel() == layout.num_response_tokens() - 4);
+}
+
+TEST(a_detached_layer_leaves_the_decoder_as_it_is_without_it) {
+  const SftBatch batch = odd_batch();
+  for (const char* variant : {"qwen3", "deepseek_v3", "qwen3_next"}) {
+    EngineOptions options = predicting(variant, 1, /*detach=*/true);
+    const auto engine = create_engine(options);
+    options.model.prediction.reset();
+    const auto without = create_engine(options);
+    CHECK(engine->compute_log_prob(batch.tokens, 1, false, false)
+              .log_probs.equal(without->compute_log_prob(batch.tokens, 1, false, false).log_probs));
+    engine->update_sft(batch, one_mini(batch), {});
+    without->update_sft(batch, one_mini(batch), {});
+    for (const ParameterInfo& info : without->parameters()) {
+      if (info.name.find("correction_bias") != std::string::npos) continue;
+      CHECK(engine->get_tensor(TensorKind::kGrad, info.name)
+                .equal(without->get_tensor(TensorKind::kGrad, info.name)));
+    }
+  }
+}
+
+TEST(every_layout_has_the_numbers_of_one_process) {
+  struct Layout {
+    int64_t tp = 1, pp = 1, vpp = 1, ep = 1, groups = 1;
+    bool sequence_parallel = false, recompute = false;
+  };
+  const std::vector<Layout> layouts{{.groups = 2},
+                                    {.tp = 2},
+                                    {.tp = 2, .sequence_parallel = true},
+                                    {.pp = 2},
+                                    {.pp = 2, .vpp = 2, .groups = 2, .recompute = true},
+                                    {.tp = 2, .pp = 2, .sequence_parallel = true},
+                                    {.ep = 2, .groups = 2},
+                                    {.tp = 2, .ep = 2, .groups = 2, .sequence_parallel = true}};
+  for (const char* variant : {"llama", "qwen3_moe", "deepseek_v3", "qwen3_next"}) {
+    for (const Layout& layout : layouts) {
+      for (const bool tied : {false, true}) {
+        if (tied && (layout.pp == 1 || std::string(variant) != "llama")) continue;
+        EngineOptions options = tensor_options(variant, HeadKind::kLm, layout.tp, layout.sequence_parallel);
+        ModelConfig& model = options.model;
+        if (layout.ep > 1 && !model.moe) continue;
+        model.num_layers = 4;
+        model.sliding_windows.assign(4, 0);
+        if (model.moe) model.moe_layers = {false, true, false, true};
+        if (model.delta) model.delta_layers = {false, true, false, true};
+        if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
+        model.tied_embeddings = tied;
+        model.prediction = PredictionConfig{2, layout.tp == 2};
+        options.prediction = {0.5, layout.groups == 2 && layout.pp == 1};
+        options.parallel.ep = layout.ep;
+        options.pipeline.stages = layout.pp;
+        options.pipeline.chunks = layout.vpp;
+        options.gradient_checkpointing = layout.recompute;
+        Task task;
+        task.updates = 2;
+        task.supervised = layout.tp == 2;
+        std::vector<int64_t> owners;  // with two groups the second has a single sequence
+        for (int64_t i = 0; i < kLongSequences; ++i) owners.push_back(layout.groups == 2 && i == 2 ? 1 : 0);
+        compare(options, owners, layout.groups, task);
+      }
+    }
+  }
+}
+
+TEST(what_cannot_be_trained_is_refused) {
+  EngineOptions options = predicting("llama", 1);
+  options.lora = attention_adapters(options.model);
+  CHECK_THROWS(create_engine(options), "expected no adapters");
+  options = predicting("llama", 1);
+  options.parallel.cp = 2;
+  CHECK_THROWS(create_engine(options), "expected neither cp nor ulysses");
+  options = predicting("gpt2", 1);
+  CHECK_THROWS(create_engine(options), "need a causal LM with rotary positions");
+  options = predicting("llama", 0);
+  CHECK_THROWS(create_engine(options), "prediction.layers");
+}
+
+TEST_MAIN()
