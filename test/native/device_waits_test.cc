@@ -25,8 +25,9 @@ using namespace troupe::test;
 
 namespace {
 
-EngineOptions on(at::Device device, const std::string& variant, int64_t layers) {
+EngineOptions on(at::Device device, const std::string& variant, int64_t layers, int64_t predictions = 0) {
   EngineOptions options = options_of(variant, HeadKind::kLm);
+  if (predictions > 0) options.model.prediction = PredictionConfig{predictions};
   options.device = device;
   options.model.num_layers = layers;
   options.model.sliding_windows.assign(static_cast<size_t>(layers), 0);
@@ -194,6 +195,20 @@ TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
     CHECK((cpu.log_probs - device.log_probs).abs().max().item<double>() < 1e-4);
     CHECK_CLOSE(cpu.metrics.at("grad_norm"), device.metrics.at("grad_norm"),
                 1e-4 * cpu.metrics.at("grad_norm"));
+  }
+}
+
+// Nor do the layers that predict further tokens wait: their losses come to the host at the end of a
+// mini-batch.
+TEST(further_tokens_on_the_device_have_the_numbers_of_the_cpu) {
+  for (const std::string variant : {"qwen3", "glm4_moe"}) {
+    const Update cpu = update(on(at::kCPU, variant, 2, 2), kSmallMicroBatches);
+    const Update device = update(on(fake_device(), variant, 2, 2), kSmallMicroBatches);
+    const Update without = update(on(fake_device(), variant, 2), kSmallMicroBatches);
+    for (const char* name : {"grad_norm", "mtp_losses/mtp_1_loss", "mtp_losses/mtp_2_loss"})
+      CHECK_CLOSE(cpu.metrics.at(name), device.metrics.at(name), 1e-4 * cpu.metrics.at(name));
+    print(variant + ", 2 further tokens", device.counts);
+    CHECK(device.micro_batches > 2 && device.counts.waits == without.counts.waits + 2);
   }
 }
 
