@@ -7,12 +7,7 @@ import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
 import { isPredictionLayer, predictionCopies, withPredictions } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
-import {
-  hasFirstNames,
-  publishedName,
-  tensorMapping,
-  valueHeadName,
-} from '../model/tensor_names';
+import { hasFirstNames, publishedName, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { markFloats } from './json_floats';

@@ -13,8 +13,8 @@ import { DEFAULT_SHARD_BYTES, planWrite } from '../checkpoint/write_plan';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
-import type { TensorMapping } from '../model/tensor_mapping';
 import { isPredictionLayer } from '../model/prediction_layers';
+import type { TensorMapping } from '../model/tensor_mapping';
 import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
 

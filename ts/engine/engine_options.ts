@@ -20,8 +20,8 @@ import type {
   Reduction,
   Sharding,
 } from '../native/bridge';
-import { type MtpOptions, resolveMtp } from './mtp_options';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
+import { type MtpOptions, resolveMtp } from './mtp_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { resolveParallel } from './parallel_options';
 

@@ -19,7 +19,10 @@ export function resolveMtp(
   const at = `${where}.mtp`;
   checkOptionNames(at, mtp, ['lossScalingFactor', 'detachEncoder']);
   if (role !== 'actor')
-    throw badOption(where, `mtp: only an actor has layers that predict further tokens, got it for the ${role}`);
+    throw badOption(
+      where,
+      `mtp: only an actor has layers that predict further tokens, got it for the ${role}`,
+    );
   if (lora !== undefined || optim === null)
     throw badOption(
       where,

@@ -2,7 +2,7 @@
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, type Raw } from './hf_decoder';
 import type { Family } from './hf_schema';
-import type { MappingBuilder } from './tensor_mapping';
+import type { MappingBuilder, TensorMapping } from './tensor_mapping';
 
 /** Where the files of some families have the parts of such a layer beside those of any layer. */
 interface PartNames {
@@ -70,7 +70,11 @@ const namesOf = ({ family }: NativeModelConfig): PartNames | undefined => NAMES[
 /** config.json of Qwen3-Next does not say that it has one. */
 function layersOf(family: string, raw: Raw): number {
   const text = raw['text_config'] as Raw | undefined;
-  const said = [raw['num_nextn_predict_layers'], raw['mtp_num_hidden_layers'], text?.['mtp_num_hidden_layers']];
+  const said = [
+    raw['num_nextn_predict_layers'],
+    raw['mtp_num_hidden_layers'],
+    text?.['mtp_num_hidden_layers'],
+  ];
   const count = said.find((value) => value !== undefined && value !== null);
   if (count === undefined) return family === 'qwen3_next' ? 1 : 0;
   return typeof count === 'number' && Number.isInteger(count) && count > 0 ? count : 0;
@@ -127,3 +131,9 @@ export function isPredictionLayer(config: NativeModelConfig, hf: string): boolea
   const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
   return names === BEHIND_THE_LAST && layer !== undefined && Number(layer) >= config.numLayers;
 }
+
+/** The decoder alone: what engines that generate take, and give. */
+export const decoderMapping = (
+  config: NativeModelConfig,
+  mapping: readonly TensorMapping[],
+): TensorMapping[] => mapping.filter(({ hf }) => !isPredictionLayer(config, hf));

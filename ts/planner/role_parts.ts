@@ -10,6 +10,7 @@ import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
 import { checkExperts } from '../roles/check_experts';
 import { parallelOptions } from '../roles/fsdp_options';
+import { modelReading } from '../roles/mtp';
 import { roleAdapters } from '../roles/role_adapters';
 import type { RoleSettings } from '../roles/role_settings';
 import type { Load, RoleLayout, RoleSpec } from './plan';
@@ -50,10 +51,7 @@ export function roleSpec(
   { device, worldSize, pixels = { min_pixels: null, max_pixels: null } }: Target,
 ): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: _, ...keys } = role.keys;
-  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, {
-    ...role,
-    trainsPredictions: role.optim !== null && role.lora.mtp !== undefined,
-  });
+  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, modelReading(role));
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const lora = roleAdapters(role, model);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';

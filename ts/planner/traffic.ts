@@ -40,12 +40,14 @@ export function trafficFormulas(
     stage,
   };
   const dataRanks = worldSize / (parallel.tp * pipeline.stages);
+  // Layers that predict further tokens run in the backward pass alone: of what they take part in the table alone.
+  const alike = role.model.prediction === null;
   return [
-    ...(parallel.tp > 1 ? [tensorTraffic(part)] : []),
+    ...(parallel.tp > 1 && alike ? [tensorTraffic(part)] : []),
     ...(parallel.cp > 1 ? [contextTraffic(part)] : []),
     ...(pipeline.stages > 1 ? [pipelineTraffic(part)] : []),
-    ...(parallel.ep > 1 ? [expertTraffic(part)] : []),
-    ...(dataRanks > 1 ? dataTraffic(part, simulated.simulation.groups, dataRanks) : []),
+    ...(parallel.ep > 1 && alike ? [expertTraffic(part)] : []),
+    ...(dataRanks > 1 && alike ? dataTraffic(part, simulated.simulation.groups, dataRanks) : []),
   ].filter(({ bytes }) => bytes > 0);
 }
 

@@ -13,6 +13,7 @@ import { checkImages } from './check_images';
 import { checkSizes } from './check_sizes';
 import { parallelOptions } from './fsdp_options';
 import { modelRoles, type RunRoles } from './model_roles';
+import { checkMtp, modelReading } from './mtp';
 import { roleAdapters } from './role_adapters';
 import { actorSettings, type RoleSettings, sftSettings } from './role_settings';
 import { teacherSettings } from './teacher_settings';
@@ -48,7 +49,8 @@ export function absentModels(config: ResolvedConfig | ResolvedSftConfig, roles: 
 }
 
 function checkRole(role: RoleSettings, workers: number): void {
-  const { config } = readModelShape(role.model, role.head, role.keys.model, role);
+  checkMtp(role);
+  const { config } = readModelShape(role.model, role.head, role.keys.model, modelReading(role));
   const { parallel = {} } = parallelOptions(role.fsdp, role.ulysses, 'micro_batch', role.layout);
   const layout = resolveParallel(role.keys.layout, parallel, workers, 'fsdp');
   checkExperts(role, config);

@@ -10,7 +10,6 @@ import type { Head } from '../model/hf_config';
 import type { Reduction } from '../native/bridge';
 import type { ShardingKeys } from './fsdp_options';
 import { loraOptions } from './lora';
-import { mtpOptions } from './mtp';
 import {
   type MegatronKeys,
   type ModelLayout,
@@ -18,6 +17,7 @@ import {
   megatronSharding,
   WHOLE_MODEL,
 } from './megatron_options';
+import { mtpOptions } from './mtp';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model' | 'teacher';

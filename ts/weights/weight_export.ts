@@ -1,9 +1,7 @@
 import { badOption, checkOptionNames, choiceOption, numberOption } from '../base/check_options';
-import type { LoadedModel } from '../checkpoint/model_dir';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import type { RoleEngine } from '../engine/role_engine';
-import { isPredictionLayer } from '../model/prediction_layers';
-import type { TensorMapping } from '../model/tensor_mapping';
+import { decoderMapping } from '../model/prediction_layers';
 import type { NativeExportedWeights, NativeTensorKind } from '../native/bridge';
 import { type PlannedBucket, planBuckets } from './plan_buckets';
 import {
@@ -120,13 +118,9 @@ export function exportWeights(engine: RoleEngine, o: WeightExportOptions): Weigh
     throw badOption(where, `lora: the ${engine.role} was created without the option lora: leave it out`);
   const adapter = engine.lora !== null && lora === 'adapter' ? engine.lora : null;
   const kind = adapter === null ? engine.exportKind : 'param';
-  const mapping = adapter?.mapping ?? decoderMapping(engine.model);
+  const mapping = adapter?.mapping ?? decoderMapping(engine.model.config, engine.model.mapping);
   return new WeightExport(engine, kind, planBuckets(where, mapping, dtype, bucketBytes));
 }
-
-/** Engines that generate take the decoder alone. */
-const decoderMapping = ({ config, mapping }: LoadedModel): TensorMapping[] =>
-  mapping.filter(({ hf }) => !isPredictionLayer(config, hf));
 
 function filled({ parts, bytes }: PlannedBucket, sent: Uint8Array): WeightBucket {
   // Arrays of bytes arrive at any address.

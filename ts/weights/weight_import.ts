@@ -1,5 +1,6 @@
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
+import { decoderMapping } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
 import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
@@ -102,7 +103,7 @@ export async function importWeights(
   source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>,
 ): Promise<WeightTransfer> {
   const { group, name } = engine;
-  const mapping = engine.lora?.mapping ?? engine.model.mapping;
+  const mapping = engine.lora?.mapping ?? decoderMapping(engine.model.config, engine.model.mapping);
   const intake = new Intake(mapping);
   const moved: WeightTransfer = { bytes: 0, tensors: 0, buckets: 0, seconds: 0 };
   await engine.replaceWeights('importWeights', async (touch) => {

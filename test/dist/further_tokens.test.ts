@@ -1,0 +1,202 @@
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
+import { Critic } from '../../ts/critic/critic';
+import type { EngineOptions } from '../../ts/engine/engine_options';
+import { exportCheckpoint } from '../../ts/export/export_checkpoint';
+import { CONFORMANCE } from '../helpers/conformance';
+import { writeSafetensors } from '../helpers/e2e_workspace';
+import { floats, readSafetensors } from '../helpers/safetensors';
+import { smallEngine } from '../helpers/sharded';
+
+// Layers that predict further tokens (MTP), trained with the model: against what make_models.py of the fixtures computed.
+
+const FIXTURES = path.join(__dirname, '..', 'fixtures', 'mtp');
+const COUNTS: Readonly<Record<string, Record<string, number>>> = {
+  mimo: { num_nextn_predict_layers: 1 },
+  glm4_moe: { num_nextn_predict_layers: 1 },
+  deepseek_v3: { num_nextn_predict_layers: 1 },
+  qwen3_next: {},
+  qwen3_5: { mtp_num_hidden_layers: 1 },
+};
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(path.join(tmpdir(), 'troupe-mtp-'));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
+
+/** The family's small model with its layer. */
+function modelOf(family: string, changes: Record<string, unknown> = {}): string {
+  const model = path.join(dir, `${family}-model`);
+  cpSync(path.join(CONFORMANCE, 'models', family, 'actor'), model, { recursive: true });
+  const config = path.join(model, 'config.json');
+  writeFileSync(config, JSON.stringify({ ...json(config), ...COUNTS[family], ...changes }));
+  const files = [path.join(model, 'model.safetensors'), path.join(FIXTURES, family, 'layers.safetensors')];
+  const tensors = files.flatMap((file) => Object.entries(readSafetensors(file)));
+  writeSafetensors(
+    files[0] as string,
+    tensors.map(([name, { shape, data }]) => ({ name, shape, data: data as Float32Array })),
+  );
+  return model;
+}
+
+function batchOf(): Batch {
+  const { prompts, responses, masks } = json(path.join(FIXTURES, 'batch.json'));
+  return Batch.fromSequences(prompts, responses, { responseMask: masks.flat() });
+}
+
+/** Of one file or several. */
+const weightsIn = (at: string): ReturnType<typeof readSafetensors> =>
+  Object.assign(
+    {},
+    ...readdirSync(at)
+      .filter((name) => name.endsWith('.safetensors'))
+      .map((name) => readSafetensors(path.join(at, name))),
+  );
+
+/** With this epsilon a step is the gradient over 1 + its size. */
+const EPS = 1;
+const optim = { lr: 1, eps: EPS, weightDecay: 0, gradClip: 1e9 };
+
+test.each([
+  ['mimo', {}],
+  ['glm4_moe', { maxTokensPerMicroBatch: 16 }],
+  ['deepseek_v3', { worldSize: 2, parallel: { tp: 2, sequenceParallel: true } }],
+  ['qwen3_next', { worldSize: 2, parallel: { pp: 2 } }],
+  ['qwen3_5', { worldSize: 2, parallel: { pp: 2 } }],
+  ['glm4_moe', { worldSize: 2, parallel: { ep: 2 } }],
+  ['mimo', { worldSize: 2, gradientCheckpointing: true }],
+] as [string, Partial<EngineOptions>][])(
+  '%s has the losses and gradients of transformers, %j',
+  async (family, o) => {
+    const expected = json(path.join(FIXTURES, family, 'expected.json'));
+    const model = modelOf(family);
+    const strategy = o.parallel === undefined ? {} : { strategy: 'megatron' as const };
+    const actor = await Actor.create({
+      ...smallEngine,
+      ...strategy,
+      ...o,
+      model,
+      optim,
+      mtp: { lossScalingFactor: expected.coef },
+    });
+    try {
+      const metrics = await actor.updateSft(batchOf());
+      expect(metrics['actor/mtp_losses/mtp_1_loss']).toBeCloseTo(expected.further, 5);
+      expect(metrics['actor/loss']).toBeCloseTo(expected.loss, 5);
+      await actor.saveModel(path.join(dir, 'saved'), { dtype: 'float32' });
+    } finally {
+      await actor.close();
+    }
+    const before = weightsIn(model);
+    const after = weightsIn(path.join(dir, 'saved'));
+    expect(Object.keys(after).sort()).toEqual(Object.keys(before).sort());
+    const gradients = readSafetensors(path.join(FIXTURES, family, 'expected.safetensors'));
+    let checked = 0;
+    for (const name of Object.keys(gradients)) {
+      if (!(name in before)) continue; // a tied head
+      const [was, is, gradient] = [floats(before, name), floats(after, name), floats(gradients, name)];
+      const largest = Math.max(...Array.from(gradient, Math.abs));
+      for (const [i, g] of Array.from(gradient).entries()) {
+        const step = (was[i] as number) - (is[i] as number);
+        expect(Math.abs(step - g / (Math.abs(g) + EPS))).toBeLessThan(2e-5 * largest + 1e-6);
+      }
+      checked += 1;
+    }
+    expect(checked).toBeGreaterThan(15);
+  },
+);
+
+test('detached layers alone learn from their loss', async () => {
+  const model = modelOf('mimo');
+  const saved = async (name: string, mtp?: EngineOptions['mtp']) => {
+    const actor = await Actor.create({ ...smallEngine, model, optim, ...(mtp === undefined ? {} : { mtp }) });
+    await actor.updateSft(batchOf());
+    await actor.saveModel(path.join(dir, name), { dtype: 'float32' });
+    await actor.close();
+    return weightsIn(path.join(dir, name));
+  };
+  const without = await saved('without');
+  const detached = await saved('detached', { detachEncoder: true });
+  const before = weightsIn(model);
+  for (const [name, { data }] of Object.entries(detached)) {
+    const layer = name.startsWith('model.mtp_layers.');
+    expect([name, data]).toEqual([name, layer ? expect.anything() : without[name]?.data]);
+    expect([name, JSON.stringify(data) === JSON.stringify(before[name]?.data)]).toEqual([name, false]);
+    if (layer) expect(without[name]?.data).toEqual(before[name]?.data);
+  }
+});
+
+test('checkpoints hold them, their moments, and the copies that published files have', async () => {
+  const model = modelOf('glm4_moe');
+  const o = { ...smallEngine, model, mtp: {} };
+  const at = (name: string): string => path.join(dir, name);
+  const first = await Actor.create(o);
+  await first.updateSft(batchOf());
+  await first.saveCheckpoint(at('checkpoint'));
+  const expected = await first.updateSft(batchOf());
+  await first.close();
+  const again = await Actor.create({ ...o, worldSize: 2, strategy: 'megatron', parallel: { tp: 2 } });
+  await again.loadCheckpoint(at('checkpoint'));
+  const metrics = await again.updateSft(batchOf());
+  // Engines that generate take the decoder alone.
+  expect(again.exportWeights().tensors.some(({ name }) => name.startsWith('model.layers.3.'))).toBe(false);
+  await again.close();
+  for (const name of ['actor/mtp_losses/mtp_1_loss', 'actor/loss', 'actor/grad_norm'])
+    expect(metrics[name]).toBeCloseTo(expected[name] as number, 5);
+
+  await exportCheckpoint(at('checkpoint'), at('exported'));
+  for (const place of ['checkpoint', 'exported']) {
+    const tensors = weightsIn(at(place));
+    expect(Object.keys(tensors).sort()).toEqual(Object.keys(weightsIn(model)).sort());
+    const [copied, own] = ['model.layers.3.embed_tokens.weight', 'model.embed_tokens.weight'];
+    expect(tensors[copied]?.data).toEqual(tensors[own]?.data);
+    expect(tensors['model.layers.3.shared_head.head.weight']?.data).toEqual(tensors['lm_head.weight']?.data);
+    expect(tensors[own]?.data).not.toEqual(weightsIn(model)[own]?.data);
+  }
+  // Where they are not trained they stay beside the model.
+  expect(loadModelDirectory(at('exported'), 'lm').predictionLayers.size).toBeGreaterThan(20);
+  expect(loadModelDirectory(at('exported'), 'lm', { trainsPredictions: true }).predictionLayers.size).toBe(0);
+});
+
+test('policies learn further tokens of every response, also of those without an advantage', async () => {
+  const base = batchOf();
+  const zeros = new Float32Array(base.numResponseTokens);
+  const actor = await Actor.create({ ...smallEngine, model: modelOf('mimo'), mtp: {} });
+  const { logProbs } = await actor.computeLogProb(base);
+  const batch = base.with({ oldLogProbs: logProbs, advantages: zeros });
+  const metrics = await actor.updatePolicy(batch);
+  await actor.close();
+  expect(metrics['actor/no_gradient_ratio']).toBe(0);
+  expect(metrics['actor/grad_norm']).toBeGreaterThan(0);
+  expect(metrics['actor/pg_loss']).toBeCloseTo(0, 10);
+});
+
+test('what cannot be trained is refused before a worker starts', async () => {
+  const model = modelOf('mimo');
+  const create = (o: Partial<EngineOptions>): Promise<unknown> =>
+    Actor.create({ ...smallEngine, model, mtp: {}, ...o });
+  await expect(create({ lora: { rank: 4 } })).rejects.toThrow(/mtp: .* expected no option lora/);
+  await expect(create({ optim: null })).rejects.toThrow(/mtp: .* expected an optimiser/);
+  await expect(create({ mtp: { lossScalingFactor: -1 } })).rejects.toThrow(
+    /mtp\] lossScalingFactor: expected/,
+  );
+  await expect(create({ worldSize: 2, parallel: { ulysses: 2 } })).rejects.toThrow(
+    /read the rows of whole sequences/,
+  );
+  await expect(create({ model: path.join(CONFORMANCE, 'models', 'qwen2_tied', 'actor') })).rejects.toThrow(
+    /config\.json: expected a model with layers that predict further tokens/,
+  );
+  await expect(Critic.create({ ...smallEngine, model, mtp: {} })).rejects.toThrow(/mtp: only an actor/);
+  const none = path.join(dir, 'none');
+  cpSync(path.join(CONFORMANCE, 'models', 'qwen3_next', 'actor'), none, { recursive: true });
+  await expect(create({ model: none })).rejects.toThrow(
+    /missing:\n\s+mtp\.layers\.0\.input_layernorm\.weight/,
+  );
+});
