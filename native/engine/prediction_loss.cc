@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <string>
 
-#include "base/error.h"
 #include "base/parallel.h"
 #include "base/upload.h"
 #include "kernels/linear_log_prob.h"
@@ -22,10 +21,6 @@ PredictionLoss::PredictionLoss(const HeadContext& context, const PredictionOptio
       options_(options),
       sums_(at::zeros({context.model.prediction_layers()},
                       at::device(context.device.is_meta() ? at::kCPU : context.device).dtype(at::kDouble))) {
-  require(batch.images.all.empty(), ErrorCode::kInvalidArgument,
-          "[update] layers that predict further tokens are trained on text: expected a batch without images, "
-          "got ",
-          batch.images.all.size());
   for (int64_t depth = 1; depth <= context.model.prediction_layers(); ++depth) {
     further_.push_back(further_tokens(batch, layout, depth));
     masks_.push_back(mask.index_select(0, further_.back().responses).to(at::kFloat));

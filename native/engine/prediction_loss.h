@@ -16,8 +16,8 @@ namespace troupe {
 // the loss mask in the place of all tokens, as Megatron has it). The head is no part of what it trains.
 class PredictionLoss {
  public:
-  // They are referred to and must outlive it. mask [sum R]. data: of the ranks that have data of their own;
-  // all ranks at the same time. kInvalidArgument for a batch with images.
+  // context, options: must outlive it. batch: without images. mask [sum R]. data: of the ranks that have data
+  // of their own; all ranks at the same time.
   PredictionLoss(const HeadContext& context, const PredictionOptions& options, const TokenBatch& batch,
                  const BatchLayout& layout, const at::Tensor& mask, const MiniBatches& mini,
                  Communicator& data);

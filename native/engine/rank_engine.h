@@ -22,6 +22,7 @@
 
 namespace troupe {
 
+class RouterWatch;
 class TensorFileWriter;
 
 // How the ranks of an engine lie along the axes of a layout.
@@ -85,6 +86,10 @@ class RankEngine final : public Engine {
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& mask,
                           const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head,
                           const RouterLosses& routers);
+  struct Update;
+  // Of mini-batch m, over all its micro-batches.
+  void find_gradients(Update& update, size_t m, RouterWatch& watch);
+  Metrics mini_batch_metrics(Update& update, size_t m);
   // Of a model with experts.
   bool counts_routers() const { return options_.model.moe.has_value(); }
   // Of these micro-batches, two parts for each mini-batch: [M] the tokens that its routers see, over all

@@ -40,6 +40,21 @@ size_t agreed_entries(const MiniBatches& mini) {
 
 }  // namespace
 
+// What all mini-batches of an update share.
+struct RankEngine::Update {
+  const TokenBatch& tokens;
+  const BatchLayout& layout;
+  LossHead& head;
+  RouterLosses routers;
+  // Two parts for each mini-batch: what is propagated backwards, and what is not. rounds: of all ranks.
+  std::vector<std::vector<MicroBatch>> micro_batches = {};
+  std::vector<int64_t> counts = {}, rounds = {};
+  std::optional<ExpertLoad> load = {};     // of a model with experts
+  std::optional<RouterZLoss> z_loss = {};  // with a weight in the loss
+  std::vector<double> routed = {};         // of z_loss: see routed_tokens()
+  std::optional<PredictionLoss> further = {};
+};
+
 MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
                                     const at::Tensor& mask, const at::Tensor& has_gradient,
                                     const MiniBatches& mini, LossHead& head, const RouterLosses& routers) {
@@ -49,93 +64,42 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
     require(coef == 0 || counts_routers(), ErrorCode::kInvalidArgument, "[update] router_", name,
             "_loss_coef ", coef, ": expected 0 for a model without experts");
   }
+  const bool predicts = options_.model.prediction.has_value();
+  require(!predicts || tokens.images.all.empty(), ErrorCode::kInvalidArgument,
+          "[update] layers that predict further tokens are trained on text: expected a batch without images, "
+          "got ",
+          tokens.images.all.size());
   check_mini(mini, layout);
+  Update update{tokens, layout, head, routers};
   // All of them first: a sequence that does not fit must not be found after an optimiser step.
-  // Two entries per mini-batch: what is propagated backwards, and what is not.
-  std::vector<std::vector<MicroBatch>> micro_batches;
-  std::vector<int64_t> counts;
   for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
     // The further tokens of every sequence have a loss.
-    const Propagation parts = propagation(layout, mini.offsets[m], mini.offsets[m + 1],
-                                          options_.model.prediction ? at::Tensor() : has_gradient);
+    const Propagation parts =
+        propagation(layout, mini.offsets[m], mini.offsets[m + 1], predicts ? at::Tensor() : has_gradient);
     for (const std::vector<int64_t>& sequences : {parts.backward, parts.forward}) {
-      micro_batches.push_back(pack(layout, sequences, options_.max_tokens));
-      counts.push_back(static_cast<int64_t>(micro_batches.back().size()));
+      update.micro_batches.push_back(pack(layout, sequences, options_.max_tokens));
+      update.counts.push_back(static_cast<int64_t>(update.micro_batches.back().size()));
     }
   }
-  const std::vector<int64_t> rounds = agree(counts);
-  std::optional<PredictionLoss> further;
-  if (options_.model.prediction)
-    further.emplace(head_context(), options_.prediction, tokens, layout, mask, mini, *mesh_.dp());
-  const auto run_part = [&](size_t m, bool backward) {
-    const size_t part = 2 * m + (backward ? 0 : 1);
-    HeadWork work;
-    if (backward) {
-      work.gradient = [&, m](const MicroRows& micro, const at::Tensor& hidden) {
-        return head.gradient(static_cast<int64_t>(m), micro, hidden);
-      };
-      if (further) {
-        work.predictions = [&, part](int64_t micro, const MicroRows& rows) {
-          return further->task(micro_batches[part][static_cast<size_t>(micro)], rows.whole, row_padding());
-        };
-      }
-    } else {
-      work.evaluate = [&](const MicroRows& micro, const at::Tensor& hidden) { head.evaluate(micro, hidden); };
-    }
-    run_micro_batches(tokens, layout, micro_batches[part], rounds[part], work);
-  };
-  std::optional<ExpertLoad> load;
-  if (counts_routers()) load.emplace(options_.model.num_layers, options_.model.moe->num_experts, device_);
-  std::optional<RouterZLoss> z_loss;
-  std::vector<double> routed;
+  update.rounds = agree(update.counts);
+  if (predicts)
+    update.further.emplace(head_context(), options_.prediction, tokens, layout, mask, mini, *mesh_.dp());
+  if (counts_routers())
+    update.load.emplace(options_.model.num_layers, options_.model.moe->num_experts, device_);
   if (routers.z_coef != 0) {
-    z_loss.emplace(routers.z_coef, device_);
-    routed = routed_tokens(layout, micro_batches);
+    update.z_loss.emplace(routers.z_coef, device_);
+    update.routed = routed_tokens(layout, update.micro_batches);
   }
   // The rank that counts the choices of a tensor-parallel group finds the gradient of these losses, too.
-  RouterWatch watch(transformer_, {.z_loss = z_loss && own_choices() ? &*z_loss : nullptr,
+  RouterWatch watch(transformer_, {.z_loss = update.z_loss && own_choices() ? &*update.z_loss : nullptr,
                                    .no_choices = no_choices(tokens)});
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       const Range range("mini_batch", static_cast<int64_t>(all.size()));
       sharding_.clear_gradients();
-      if (load) {
-        load->clear();
-        watch.count_in(&*load);
-        watch.balance_by({});
-      }
-      if (z_loss) z_loss->begin(routed[m]);
-      if (further) further->begin(static_cast<int64_t>(m));
-      if (routers.balance_coef != 0) {
-        // The gradient of the load-balancing loss depends on the choices of all tokens of the mini-batch: one
-        // more forward pass collects them first.
-        for (const size_t part : {2 * m, 2 * m + 1}) {
-          run_micro_batches(tokens, layout, micro_batches[part], rounds[part],
-                            {[](const MicroRows&, const at::Tensor&) {}, {}});
-        }
-        load->sum(*mesh_.world(), own_choices());
-        watch.count_in(nullptr);
-        watch.balance_by(own_choices() ? load->balance_gradient() * routers.balance_coef : at::Tensor());
-      }
-      run_part(m, true);
-      run_part(m, false);
-      if (load && routers.balance_coef == 0) load->sum(*mesh_.world(), own_choices());
-      if (z_loss) z_loss->sum(*mesh_.world());
-      if (further) further->sum(*mesh_.world(), own_choices());
-      // A rank without sequences has no metrics of this mini-batch.
-      const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
-      Metrics metrics = any || sharding_.size() == 1 ? head.summarize(static_cast<int64_t>(m)) : Metrics();
-      if (load) metrics.merge(load->metrics());
-      // The caller sums losses over the ranks that have data of their own. These are the same on all of them,
-      // so the first alone adds them.
-      const auto report = [&](const char* name, double value, double coef) {
-        metrics[name] = value;
-        if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += coef * value;
-      };
-      if (routers.balance_coef != 0) report("moe/aux_loss", load->balance_loss(), routers.balance_coef);
-      if (z_loss) report("moe/z_loss", z_loss->value(), z_loss->coefficient());
-      if (further) further->report(metrics);
+      find_gradients(update, m, watch);
+      Metrics metrics = mini_batch_metrics(update, m);
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
@@ -143,6 +107,63 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   ++schedule_steps_;
   sharding_.release_all();
   return all;
+}
+
+void RankEngine::find_gradients(Update& update, size_t m, RouterWatch& watch) {
+  std::optional<ExpertLoad>& load = update.load;
+  const auto run = [&](size_t part, const HeadWork& work) {
+    run_micro_batches(update.tokens, update.layout, update.micro_batches[part], update.rounds[part], work);
+  };
+  if (load) {
+    load->clear();
+    watch.count_in(&*load);
+    watch.balance_by({});
+  }
+  if (update.z_loss) update.z_loss->begin(update.routed[m]);
+  if (update.further) update.further->begin(static_cast<int64_t>(m));
+  const double balance_coef = update.routers.balance_coef;
+  if (balance_coef != 0) {
+    // The gradient of the load-balancing loss depends on the choices of all tokens of the mini-batch: one
+    // more forward pass collects them first.
+    for (const size_t part : {2 * m, 2 * m + 1}) run(part, {[](const MicroRows&, const at::Tensor&) {}, {}});
+    load->sum(*mesh_.world(), own_choices());
+    watch.count_in(nullptr);
+    watch.balance_by(own_choices() ? load->balance_gradient() * balance_coef : at::Tensor());
+  }
+  HeadWork backward;
+  backward.gradient = [&](const MicroRows& micro, const at::Tensor& hidden) {
+    return update.head.gradient(static_cast<int64_t>(m), micro, hidden);
+  };
+  if (update.further) {
+    backward.predictions = [&](int64_t micro, const MicroRows& rows) {
+      return update.further->task(update.micro_batches[2 * m][static_cast<size_t>(micro)], rows.whole,
+                                  row_padding());
+    };
+  }
+  run(2 * m, backward);
+  run(2 * m + 1,
+      {[&](const MicroRows& micro, const at::Tensor& hidden) { update.head.evaluate(micro, hidden); }, {}});
+  if (load && balance_coef == 0) load->sum(*mesh_.world(), own_choices());
+  if (update.z_loss) update.z_loss->sum(*mesh_.world());
+  if (update.further) update.further->sum(*mesh_.world(), own_choices());
+}
+
+Metrics RankEngine::mini_batch_metrics(Update& update, size_t m) {
+  // A rank without sequences has no metrics of this mini-batch.
+  const bool any = update.counts[2 * m] + update.counts[2 * m + 1] > 0;
+  Metrics metrics = any || sharding_.size() == 1 ? update.head.summarize(static_cast<int64_t>(m)) : Metrics();
+  if (update.load) metrics.merge(update.load->metrics());
+  // The caller sums losses over the ranks that have data of their own. These are the same on all of them, so
+  // the first alone adds them.
+  const auto report = [&](const char* name, double value, double coef) {
+    metrics[name] = value;
+    if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += coef * value;
+  };
+  const double balance_coef = update.routers.balance_coef;
+  if (balance_coef != 0) report("moe/aux_loss", update.load->balance_loss(), balance_coef);
+  if (update.z_loss) report("moe/z_loss", update.z_loss->value(), update.z_loss->coefficient());
+  if (update.further) update.further->report(metrics);
+  return metrics;
 }
 
 std::vector<double> RankEngine::routed_tokens(const BatchLayout& layout,
