@@ -12,6 +12,7 @@ import { isRegularFile } from '../base/regular_file';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { parquetCompressors as compressors } from './parquet_compressors';
+import { type DecimalReader, withDecimals } from './parquet_decimals';
 import { MEDIA_COLUMNS, missingColumn, type Projection, type Row, type RowFile } from './row';
 
 /** Values of one page, from a row on. */
@@ -41,6 +42,7 @@ export class ParquetFile implements RowFile {
     private readonly buffer: AsyncBuffer,
     private readonly metadata: FileMetaData,
     readonly columns: readonly string[],
+    private readonly decimals: ReadonlyMap<string, DecimalReader>,
     private readonly keptBytes: number,
     /** Column of images. */
     private readonly images: string | null,
@@ -70,9 +72,10 @@ export class ParquetFile implements RowFile {
     } catch (cause) {
       throw new TroupeError('IO', `[data] cannot read ${file}: ${reasonOf(cause)}`, { cause });
     }
-    let metadata: FileMetaData;
+    let footer: FileMetaData;
+    if (buffer.byteLength === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: the file is empty`);
     try {
-      metadata = await parquetMetadataAsync(buffer);
+      footer = await parquetMetadataAsync(buffer);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
@@ -82,10 +85,11 @@ export class ParquetFile implements RowFile {
         },
       );
     }
-    checkRows(file, metadata, buffer.byteLength);
-    const columns = wantedColumns(file, metadata, projection);
-    checkCodecs(file, metadata, columns);
-    return new ParquetFile(file, buffer, metadata, columns, keptBytes, projection?.images ?? null);
+    checkRows(file, footer, buffer.byteLength);
+    const columns = wantedColumns(file, footer, projection);
+    checkCodecs(file, footer, columns);
+    const { metadata, decimals } = withDecimals(file, footer);
+    return new ParquetFile(file, buffer, metadata, columns, decimals, keptBytes, projection?.images ?? null);
   }
 
   get length(): number {
@@ -109,7 +113,9 @@ export class ParquetFile implements RowFile {
     );
   }
 
-  private value(column: string, value: unknown, index: number): unknown {
+  private value(column: string, stored: unknown, index: number): unknown {
+    const decimals = this.decimals.get(column);
+    const value = decimals ? decimals(stored) : stored;
     const pictures = column === this.images || MEDIA_COLUMNS.some((name) => name === column);
     try {
       return pictures ? withBytes(value) : plain(value);
@@ -224,11 +230,27 @@ function checkRows(file: string, { row_groups: groups }: FileMetaData, bytes: nu
 
 function wantedColumns(file: string, metadata: FileMetaData, projection: Projection | null): string[] {
   const all = parquetSchema(metadata).children.map((child) => child.element.name);
-  if (projection === null) return all;
+  if (projection === null) return unrepeated(file, all);
   for (const name of projection.required)
     if (!all.includes(name)) throw missingColumn(name, all, `${file}, row 0`);
   const wanted = new Set([...projection.required, ...projection.optional]);
-  return all.filter((name) => wanted.has(name));
+  return unrepeated(
+    file,
+    all.filter((name) => wanted.has(name)),
+  );
+}
+
+function unrepeated(file: string, columns: string[]): string[] {
+  const seen = new Set<string>();
+  for (const name of columns) {
+    if (seen.has(name))
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${file}: there are two columns ${printable(name)}: write the file again with one of them`,
+      );
+    seen.add(name);
+  }
+  return columns;
 }
 
 function checkCodecs(file: string, metadata: FileMetaData, columns: readonly string[]): void {

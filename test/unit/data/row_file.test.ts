@@ -294,6 +294,81 @@ describe('parquet', () => {
     });
   });
 
+  it('decimals are the doubles nearest to them, and integers beyond 2^53 keep their digits', async () => {
+    const decimal = {
+      converted_type: 'DECIMAL',
+      repetition_type: 'OPTIONAL',
+      scale: 2,
+      precision: 38,
+    } as const;
+    const wide = { ...decimal, type: 'FIXED_LEN_BYTE_ARRAY', type_length: 16 } as const;
+    const digits = [35n, 1999n, -110n, null, 0n, 700n, 123456789012345678901234n, 1234567890123456789000n];
+    const numbers = [
+      0.35,
+      19.99,
+      -1.1,
+      null,
+      0,
+      7,
+      Number('1234567890123456789012.34'),
+      12345678901234567890n,
+    ];
+    // Of the narrow types: what int32 holds.
+    const few = digits.map((value) => (value !== null && value < 2n ** 31n ? value : null));
+    const narrow = numbers.map((value, i) => (few[i] === null ? null : value));
+    const list = { repetition_type: 'OPTIONAL', converted_type: 'LIST', num_children: 1 } as const;
+    const path = write(
+      'decimals.parquet',
+      Buffer.from(
+        parquetWriteBuffer({
+          columnData: [
+            { name: 'wide', data: digits },
+            { name: 'int32', data: few },
+            { name: 'int64', data: few },
+            { name: 'struct', data: digits.map((a, i) => ({ a, b: few[i], c: BigInt(i) })) },
+            { name: 'list', data: digits.map((value) => (value === null ? null : [value, null, 25n])) },
+          ],
+          schema: [
+            { name: 'root', num_children: 5 },
+            { name: 'wide', ...wide },
+            { name: 'int32', type: 'INT32', ...decimal },
+            { name: 'int64', type: 'INT64', ...decimal },
+            { name: 'struct', repetition_type: 'OPTIONAL', num_children: 3 },
+            { name: 'a', ...wide },
+            { name: 'b', type: 'INT32', ...decimal, scale: 1 },
+            { name: 'c', type: 'INT64', repetition_type: 'OPTIONAL' },
+            { name: 'list', ...list },
+            { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
+            { name: 'element', ...wide, scale: 3 },
+          ],
+        }),
+      ),
+    );
+    const rows = await rowsOf(await openRowFile(path));
+    expect(rows.map((row) => row['wide'])).toEqual(numbers);
+    expect(rows.map((row) => row['int32'])).toEqual(narrow);
+    expect(rows.map((row) => row['int64'])).toEqual(narrow);
+    expect(rows[0]?.['struct']).toEqual({ a: 0.35, b: 3.5, c: 0 });
+    expect(rows[3]?.['struct']).toEqual({ a: null, b: null, c: 3 });
+    expect(rows[0]?.['list']).toEqual([0.035, null, 0.025]);
+    expect(rows[3]?.['list']).toBeNull();
+    expect(rows[1]?.['list']).toEqual([1.999, null, 0.025]);
+  });
+
+  it('names a column that is there twice, and a file without anything', async () => {
+    const columnData = ['a', 'b', 'a'].map((name) => ({ name, data: ['x'], type: 'STRING' as const }));
+    const path = write('twice.parquet', Buffer.from(parquetWriteBuffer({ columnData })));
+    await expect(openRowFile(path)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: `[data] ${path}: there are two columns a: write the file again with one of them`,
+    });
+    const wanted = { required: ['b'], optional: [] };
+    expect((await openRowFile(path, wanted)).length).toBe(1);
+    await expect(openRowFile(write('empty.parquet', ''))).rejects.toThrow(
+      /empty\.parquet: the file is empty/,
+    );
+  });
+
   it('keeps text of every script, also where nothing says that it is text, and JSON', async () => {
     const text = ['ünï 😀', '', '日本語', 'a\u0000b'];
     const path = write(
