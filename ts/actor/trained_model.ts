@@ -1,4 +1,4 @@
-import { checkOptionNames, choiceOption } from '../base/check_options';
+import { checkOptionNames, choiceOption, requirePath } from '../base/check_options';
 import { rankZero } from '../controller/dispatch';
 import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../engine/engine_checkpoint';
 import type { OffloadOptions } from '../engine/offload_options';
@@ -26,6 +26,7 @@ export abstract class TrainedModel {
    */
   async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
     this.engine.checkOpen();
+    requirePath('saveModel', 'a directory', dir);
     checkOptionNames('saveModel', o, ['dtype']);
     const dtype =
       o.dtype === undefined
@@ -36,6 +37,7 @@ export abstract class TrainedModel {
 
   /** Writes the adapters, and a critic's head, as PEFT does: adapter_config.json and adapter_model.safetensors (float32). */
   async saveAdapter(dir: string): Promise<void> {
+    requirePath('saveAdapter', 'a directory', dir);
     await saveAdapter(this.engine, dir);
   }
 
@@ -45,11 +47,13 @@ export abstract class TrainedModel {
    */
   async saveCheckpoint(dir: string): Promise<void> {
     this.engine.checkOpen();
+    requirePath('saveCheckpoint', 'a directory', dir);
     await saveCheckpoint(this.engine, dir);
   }
 
   /** Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. */
   async loadCheckpoint(dir: string): Promise<void> {
+    requirePath('loadCheckpoint', 'a directory that saveCheckpoint wrote', dir);
     await loadCheckpoint(this.engine, dir);
   }
 

@@ -1,4 +1,7 @@
+import { badOption, checkOptionNames, requireNamed } from '../base/check_options';
+import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { TroupeError } from '../errors';
 import { checkAdvantageConfig } from './advantage_options';
 import type {
@@ -61,10 +64,14 @@ export function advantageEstimatorNames(): string[] {
 export function registerAdvantageEstimator(
   name: string,
   estimator: AdvantageEstimator,
-  { needs = [] }: EstimatorOptions = {},
+  options: EstimatorOptions = {},
 ): void {
-  if (typeof estimator !== 'function')
-    throw new TroupeError('INVALID_ARGUMENT', `[advantages] expected a function for '${name}'`);
+  const where = 'registerAdvantageEstimator';
+  requireNamed(where, name, estimator);
+  checkOptionNames(where, options, ['needs']);
+  const { needs = [] } = options;
+  if (!Array.isArray(needs) || !needs.every((column) => typeof column === 'string'))
+    throw badOption(where, `needs: expected a list of columns but got ${show(needs)}`);
   const taken = sequenceEstimators.has(name) || tokenEstimators.has(name);
   if (taken || (registeredEstimators.get(name) ?? estimator) !== estimator) {
     throw new TroupeError(
@@ -190,6 +197,7 @@ export function computeAdvantages(
   batch: Batch,
   config: AdvantageConfig = {},
 ): { advantages: Float32Array; returns: Float32Array } {
+  requireBatch('computeAdvantages', batch);
   const inputs = inputsOf(batch);
   if (registeredEstimators.has(name)) {
     inputs.batch = batch;

@@ -1,5 +1,7 @@
+import { checkOptionNames } from '../base/check_options';
 import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { TroupeError } from '../errors';
 import type { KlBase } from './names';
 import type { NumberArray } from './ragged';
@@ -30,11 +32,11 @@ const estimators: Readonly<Record<KlBase, Estimator>> = {
 /** The per-token penalty of a type: (logProb, refLogProb) -> number, in double. */
 export function klEstimator(type: string): Estimator {
   // A "+" type has the value of its base and, in a loss, the gradient of k2.
-  const base = type.endsWith('+') ? type.slice(0, -1) : type;
+  const base = String(type).replace(/\+$/, '');
   if (Object.hasOwn(estimators, base)) return estimators[base as KlBase];
   throw new TroupeError(
     'INVALID_ARGUMENT',
-    `[kl] unknown KL penalty '${type}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
+    `[kl] unknown KL penalty '${String(type)}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
   );
 }
 
@@ -75,8 +77,9 @@ export interface KlControllerOptions {
   horizon?: number;
 }
 
-/** Fixed β, or the adaptive controller of Ziegler et al. 2019 (arXiv 1909.08593, §2.2). */
+/** Fixed β, or the adaptive controller of Ziegler et al. 2019 (arXiv 1909.08593, §2.2). @throws TroupeError INVALID_ARGUMENT */
 export function createKlController(options: KlControllerOptions = {}): KlController {
+  checkOptionNames('createKlController', options, ['type', 'klCoef', 'targetKl', 'horizon']);
   const { type = 'fixed', klCoef = 0.001, targetKl = 0.1, horizon = 10000 } = options;
   if (type !== 'fixed' && type !== 'adaptive') {
     throw new TroupeError(
@@ -124,6 +127,7 @@ export function applyKlPenalty(
   controller: KlController,
   type: string,
 ): { batch: Batch; metrics: Record<string, number> } {
+  requireBatch('applyKlPenalty', batch);
   const scores = batch.get('tokenScores');
   const mask = batch.get('responseMask');
   const logProbs = batch.get('oldLogProbs');

@@ -98,3 +98,23 @@ export function flagOption(where: string, name: string, value: unknown, fallback
     throw badOption(where, `${name}: expected true or false but got ${String(value)}`);
   return value;
 }
+
+/** What programs in JavaScript pass is whatever they have. @throws TroupeError INVALID_ARGUMENT */
+export function functionOption(where: string, name: string, value: unknown): void {
+  if (value !== undefined && typeof value !== 'function')
+    throw badOption(where, `${name}: expected a function but got ${show(value)}`);
+}
+
+/** @param what what lies there, with its article @throws TroupeError INVALID_ARGUMENT, also for an empty one, which would be the working directory */
+export function requirePath(where: string, what: string, value: unknown): asserts value is string {
+  if (typeof value !== 'string' || value === '')
+    throw badOption(where, `expected the path of ${what} but got ${show(value)}`);
+}
+
+/** What is registered: a function under a name. @throws TroupeError INVALID_ARGUMENT */
+export function requireNamed(where: string, name: unknown, fn: unknown): void {
+  if (typeof name !== 'string' || name === '')
+    throw badOption(where, `expected a name but got ${show(name)}`);
+  if (typeof fn !== 'function')
+    throw badOption(where, `expected a function for '${printable(name)}' but got ${show(fn)}`);
+}

@@ -1,9 +1,11 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
+import { requirePath } from '../base/check_options';
 import { loadUserModule } from '../base/user_module';
 import { ConfigError } from '../errors';
 import { checkConsistency, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
+import { requireConfig, requireOverrides } from './checks/require_config';
 import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
 import { adoptMegatronLora } from './derived/megatron_lora';
@@ -31,6 +33,7 @@ const notesOf = new WeakMap<object, readonly ConfigNote[]>();
  * @throws ConfigError naming the keys
  */
 export function loadConfig(file: string, overrides: readonly string[] = []): ResolvedConfig {
+  checkArguments('loadConfig', file, overrides);
   return resolveConfig(readConfig(file), overrides);
 }
 
@@ -46,6 +49,7 @@ export function resolveConfig(source: ConfigSource, overrides: readonly string[]
 
 /** The same for `troupe sft`. */
 export function loadSftConfig(file: string, overrides: readonly string[] = []): ResolvedSftConfig {
+  checkArguments('loadSftConfig', file, overrides);
   return resolveSftConfig(readConfig(file), overrides);
 }
 
@@ -56,8 +60,14 @@ export function resolveSftConfig(source: ConfigSource, overrides: readonly strin
   return config;
 }
 
+function checkArguments(where: string, file: unknown, overrides: unknown): void {
+  requirePath(where, 'a configuration file', file);
+  requireOverrides(where, overrides);
+}
+
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
+  requireConfig('configNotes', config, null);
   const notes = notesOf.get(config) ?? [];
   const ofRun = 'actor_rollout_ref' in config ? [...poolNotes(config), ...rolloutNotes(config)] : [];
   return [...notes, ...offloadNotes(config), ...ofRun];
@@ -65,6 +75,7 @@ export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonl
 
 /** The resolved tree as YAML that `loadConfig` reads again; what comes from the environment is taken from there again. */
 export function describeConfig(config: ResolvedConfig | ResolvedSftConfig): string {
+  requireConfig('describeConfig', config, null);
   return dump(JSON.parse(JSON.stringify(writtenConfig(config))), { lineWidth: 120 });
 }
 

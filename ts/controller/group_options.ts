@@ -1,4 +1,11 @@
-import { badOption, countOption } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  choiceOption,
+  countOption,
+  functionOption,
+  numberOption,
+} from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import type { EngineCall } from './call';
 import type { CallLimitOptions } from './call_limits';
@@ -56,15 +63,41 @@ type WithDefault =
 export type ResolvedGroupOptions = Omit<WorkerGroupOptions, 'pool'> &
   Required<Pick<WorkerGroupOptions, WithDefault>> & { pool: PoolPlace | null };
 
-/** @throws TroupeError INVALID_ARGUMENT for counts that no group can have */
+const NAMES = [
+  'worldSize',
+  'device',
+  'backend',
+  'hosts',
+  'pool',
+  'numThreads',
+  'launcher',
+  'startupTimeoutMs',
+  'deadTimeoutMs',
+  'closeTimeoutMs',
+  'collectiveTimeoutMs',
+  'logs',
+  'callLimits',
+  'log',
+  'onCall',
+] as const satisfies readonly (keyof WorkerGroupOptions)[];
+
+const TIMES = ['startupTimeoutMs', 'deadTimeoutMs', 'closeTimeoutMs', 'collectiveTimeoutMs'] as const;
+
+/** @throws TroupeError INVALID_ARGUMENT for counts that no group can have, and options that do not exist */
 export function resolveGroupOptions(options: WorkerGroupOptions): ResolvedGroupOptions {
   const where = 'worker group';
+  checkOptionNames(where, options, NAMES);
   const { worldSize, device, hosts = 1, pool = null } = options;
   countOption(where, 'worldSize', worldSize, RUN_LIMITS.ranks);
   countOption(where, 'numThreads', options.numThreads ?? 1, RUN_LIMITS.threads);
   countOption(where, 'hosts', hosts, RUN_LIMITS.ranks);
   if (worldSize % hosts !== 0)
     throw badOption(where, `worldSize ${worldSize}: expected a multiple of hosts ${hosts}`);
+  choiceOption(where, 'device', device, ['cpu', 'cuda'], 'cpu');
+  choiceOption(where, 'backend', options.backend, ['gloo', 'nccl'], 'gloo');
+  for (const name of TIMES)
+    numberOption(where, name, options[name], 1, { above: 0, max: 1000 * RUN_LIMITS.seconds });
+  for (const name of ['log', 'onCall'] as const) functionOption(where, name, options[name]);
   return {
     ...options,
     hosts,

@@ -33,12 +33,9 @@ export class ResourcePools<Name extends string> {
    * Starts the pools one after another. With several, default threads are a share of the cores among the workers of all.
    * @throws as WorkerGroup.launch, with no process of any pool left behind
    */
-  static async launch<Name extends string>({
-    pools,
-    hosts,
-    ...options
-  }: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
-    const sizes = Object.entries(pools) as [Name, number][];
+  static async launch<Name extends string>(given: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
+    const { pools, hosts, ...options } = given ?? {};
+    const sizes = Object.entries(pools ?? {}) as [Name, number][];
     if (sizes.length === 0)
       throw new TroupeError('INVALID_ARGUMENT', 'pools: expected at least one, such as { policy: 2 }');
     const hostsOf = (name: Name): number => hosts?.[name] ?? 1;

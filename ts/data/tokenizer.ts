@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
+import { requirePath } from '../base/check_options';
 import { MODEL_LIMITS } from '../base/limits';
 import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
@@ -43,6 +44,7 @@ export class Tokenizer {
 
   /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
   static load(directory: string, options: TokenizerOptions = {}): Tokenizer {
+    requirePath('Tokenizer.load', 'a directory with tokenizer.json', directory);
     const file = path.join(directory, 'tokenizer.json');
     const definition = readJsonObject(file);
     if (definition === null) {

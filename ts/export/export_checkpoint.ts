@@ -2,7 +2,7 @@ import { copyFileSync, existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { Actor } from '../actor/actor';
 import { writeDirectory } from '../base/atomic_dir';
-import { checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
+import { checkOptionNames, choiceOption, flagOption, numberOption, requirePath } from '../base/check_options';
 import { keptTensors, loadModelDirectory } from '../checkpoint/model_dir';
 import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
 import { writeModelFiles } from '../checkpoint/save_files';
@@ -67,6 +67,8 @@ export async function exportCheckpoint(
   o: ExportOptions = {},
 ): Promise<ExportSummary> {
   const where = 'exportCheckpoint';
+  requirePath(where, 'a checkpoint', checkpoint);
+  requirePath(where, 'a directory to write', out);
   checkOptionNames(where, o, OPTIONS);
   const dtype = choiceOption(
     where,

@@ -1,3 +1,4 @@
+import { checkOptionNames, requireNamed } from '../base/check_options';
 import { ConfigError } from '../errors';
 import {
   type BuiltInManager,
@@ -28,12 +29,26 @@ const BUILT_IN: Readonly<Record<BuiltInManager, RewardManagerFactory>> = {
   rate_limited: rateLimitedManager,
 };
 
-/** The built-in or registered manager of a name, around a reward function. */
+const OPTIONS = [
+  'timeoutMs',
+  'onError',
+  'kwargs',
+  'concurrency',
+  'module',
+  'libraries',
+  'numWorkers',
+  'overlong',
+  'limits',
+] as const satisfies readonly (keyof RewardManagerOptions)[];
+
+/** The built-in or registered manager of a name, around a reward function. @throws TroupeError INVALID_CONFIG for another name, INVALID_ARGUMENT for other arguments */
 export function createRewardManager(
   name: string,
   fn: RewardFunction | BatchRewardFunction,
   options: RewardManagerOptions = {},
 ): RewardManager {
+  requireNamed('createRewardManager', name, fn);
+  checkOptionNames('createRewardManager', options, OPTIONS);
   const factory = isBuiltInManager(name) ? BUILT_IN[name] : registeredManager(name);
   if (factory) return factory(fn, options);
   const path = 'reward.reward_manager.name';

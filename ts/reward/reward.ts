@@ -1,3 +1,4 @@
+import { requireNamed } from '../base/check_options';
 import { TroupeError } from '../errors';
 import { CODE_SOURCES, codeReward } from './code/code_reward';
 import { PythonSandbox } from './code/python_sandbox';
@@ -50,9 +51,10 @@ const families: readonly (readonly [string, RewardFunction])[] = [
 /**
  * Makes a reward function available to rows whose `data_source` is that name, where neither `Trainer` nor
  * `reward.custom_reward_function` gives one for all rows.
- * @throws TroupeError INVALID_ARGUMENT when another function already has the name.
+ * @throws TroupeError INVALID_ARGUMENT when another function already has the name, or this is none.
  */
 export function registerRewardFunction(name: string, fn: RewardFunction): void {
+  requireNamed('registerRewardFunction', name, fn);
   if ((registry.get(name) ?? fn) !== fn) {
     throw new TroupeError(
       'INVALID_ARGUMENT',

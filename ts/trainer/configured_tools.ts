@@ -1,7 +1,7 @@
 // The tools that the configuration of a run names, there before its prompts are counted.
 import type { Agent } from '../agent/define';
 import { pythonTool } from '../agent/tools/python';
-import { type Tool, toolSchemas } from '../agent/tools/tool';
+import { isTool, type Tool, toolSchemas } from '../agent/tools/tool';
 import { loadUserModule } from '../base/user_module';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
@@ -82,13 +82,6 @@ function checkNames(tools: readonly Tool[]): void {
     seen.add(name);
   }
 }
-
-const isTool = (value: unknown): value is Tool =>
-  typeof value === 'object' &&
-  value !== null &&
-  typeof (value as Partial<Tool>).call === 'function' &&
-  typeof (value as Partial<Tool>).name === 'string' &&
-  typeof (value as Partial<Tool>).parameters === 'object';
 
 /** Every tool that a module exports, by itself or in a list. */
 function moduleTools(path: string): Tool[] {

@@ -23,6 +23,7 @@ import { sftSettings } from '../roles/role_settings';
 import { checkRouterKeys } from '../roles/router_keys';
 import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import { writableDirectory } from '../run/run_directory';
+import { checkSftTrainer } from './check_given';
 import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
@@ -78,10 +79,13 @@ export class SftTrainer {
   private readonly stop = new StopRequest();
   #atSteps = false;
 
+  /** @throws TroupeError INVALID_ARGUMENT: no configuration of `loadSftConfig`; an option that does not exist or is of another kind */
   constructor(
     private readonly config: ResolvedSftConfig,
     private readonly options: SftTrainerOptions = {},
-  ) {}
+  ) {
+    checkSftTrainer(config, options);
+  }
 
   /** Ends `fit` after the running step, with a checkpoint. @returns false: no step has begun */
   requestStop(reason: string): boolean {

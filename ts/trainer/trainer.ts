@@ -19,6 +19,7 @@ import { type RunDirectory, writableDirectory, writeDump } from '../run/run_dire
 import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
 import { ROLLOUT_IDLE } from './async_collector';
+import { checkTrainer } from './check_given';
 import type { Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
@@ -95,10 +96,13 @@ export class Trainer {
   #running: Promise<unknown> = Promise.resolve();
   #collector: Collector | null = null;
 
+  /** @throws TroupeError INVALID_ARGUMENT: no configuration of `loadConfig`; an option that is none, or that this run would not use */
   constructor(
     private readonly config: ResolvedConfig,
     private readonly options: TrainerOptions = {},
-  ) {}
+  ) {
+    checkTrainer(config, options);
+  }
 
   /** Ends `fit` soon, with a checkpoint: at once between phases of a step that has updated nothing yet, else after it. @returns false: no step has begun */
   requestStop(reason: string): boolean {

@@ -39,6 +39,13 @@ export interface Tool {
   close?(): Promise<void>;
 }
 
+export const isTool = (value: unknown): value is Tool =>
+  typeof value === 'object' &&
+  value !== null &&
+  typeof (value as Partial<Tool>).call === 'function' &&
+  typeof (value as Partial<Tool>).name === 'string' &&
+  typeof (value as Partial<Tool>).parameters === 'object';
+
 export interface ToolDefinition<S extends z.ZodType> {
   name: string;
   description: string;

@@ -1,4 +1,5 @@
 import type { Batch } from '../../batch/batch';
+import { requireBatch } from '../../batch/require_batch';
 import type { NumberArray } from '../ragged';
 import { importanceWeights } from './importance_weights';
 import { offPolicyMetrics } from './off_policy';
@@ -80,6 +81,7 @@ export function rolloutCorrection(
   batch: Batch,
   options: RolloutCorrectionOptions = {},
 ): { batch: Batch; metrics: Record<string, number> } {
+  requireBatch('rolloutCorrection', batch);
   for (const column of ['oldLogProbs', 'rolloutLogProbs']) {
     if (!batch.has(column))
       throw correctionError(

@@ -7,6 +7,7 @@ import { teachersOf } from '../derived/teachers';
 import { contextOf, sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
+import { requireConfig } from './require_config';
 
 /** The mean over ranks, which share unevenly where it is no whole number. */
 const perRank = (n: number, ranks: number): string =>
@@ -21,6 +22,7 @@ const microBatches = (perRank: number, sharing: number): string =>
 
 /** Every batch size of a run in its unit, one line each. */
 export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): string[] {
+  requireConfig('batchArithmetic', config, null);
   return 'actor_rollout_ref' in config ? rlArithmetic(config) : sftArithmetic(config);
 }
 

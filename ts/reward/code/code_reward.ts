@@ -1,4 +1,6 @@
+import { badOption, checkOptionNames, flagOption } from '../../base/check_options';
 import { exactJson, parseExactJson } from '../../base/exact_json';
+import { show } from '../../base/text';
 import { boundsItself } from '../contract/bounded';
 import type { RewardFunction, RewardOutcome, RewardSample } from '../contract/types';
 import { callOf, extractCode, programOf } from './python_program';
@@ -29,8 +31,14 @@ export type Verdict = 'accepted' | 'wrong_answer' | 'no_code' | Exclude<RunStatu
  */
 export function codeReward(
   runner: () => Promise<CodeRunner>,
-  { continuous = true, unfenced = false }: CodeRewardOptions = {},
+  options: CodeRewardOptions = {},
 ): RewardFunction {
+  const where = 'codeReward';
+  if (typeof runner !== 'function')
+    throw badOption(where, `expected a function that gives a sandbox but got ${show(runner)}`);
+  checkOptionNames(where, options, ['continuous', 'unfenced']);
+  const continuous = flagOption(where, 'continuous', options.continuous, true);
+  const unfenced = flagOption(where, 'unfenced', options.unfenced, false);
   return (sample) => boundsItself(score(runner, sample, continuous, unfenced));
 }
 

@@ -1,4 +1,5 @@
 // Names of reward managers, apart from the code of the built-in ones: checking a configuration needs no more.
+import { requireNamed } from '../../base/check_options';
 import { TroupeError } from '../../errors';
 import type { RewardManagerFactory } from './types';
 
@@ -12,9 +13,10 @@ export const isBuiltInManager = (name: string): name is BuiltInManager =>
 
 /**
  * Makes a reward manager available as `reward.reward_manager.name`.
- * @throws TroupeError INVALID_ARGUMENT when another manager already has the name
+ * @throws TroupeError INVALID_ARGUMENT when another manager already has the name, or this is no function
  */
 export function registerRewardManager(name: string, factory: RewardManagerFactory): void {
+  requireNamed('registerRewardManager', name, factory);
   if (isBuiltInManager(name) || (registered.get(name) ?? factory) !== factory) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
