@@ -190,6 +190,22 @@ describe('the recipe', () => {
     expect(run.engines.calls.slice(0, 3)).toEqual(['generate', 'generate', 'actor.computeLogProb']);
   });
 
+  test('remax leaves nothing of rewards that are equal, also where float32 does not hold them', async () => {
+    const overrides = ['algorithm.adv_estimator=remax', 'trainer.val_before_train=false'];
+    const run = trainer({ overrides, options: { reward: () => 0.1 } });
+    await run.trainer.fit();
+    for (const update of run.engines.updates) expect(new Set(update.get('advantages'))).toEqual(new Set([0]));
+  });
+
+  test('a file in the place of the run directory is named with its key', async () => {
+    const directory = join(runDirectory(), 'file');
+    writeFileSync(directory, '');
+    await expect(trainer({ directory }).trainer.fit()).rejects.toMatchObject({
+      code: 'IO',
+      message: `trainer.default_local_dir ${directory} is a file: expected a directory, or a path where nothing is yet`,
+    });
+  });
+
   test('val_only validates and trains nothing', async () => {
     const run = trainer({ overrides: ['trainer.val_only=true'] });
     const result = await run.trainer.fit();

@@ -27,9 +27,9 @@ export function show(value: unknown): string {
 
 /** What went wrong, from whatever was thrown, also by native code or in another realm. Never throws itself. */
 export function reasonOf(thrown: unknown): string {
-  if (types.isNativeError(thrown) || thrown instanceof Error) return thrown.message;
   try {
-    return String(thrown);
+    // A message may be anything, and may throw when it is looked at.
+    return String(types.isNativeError(thrown) || thrown instanceof Error ? thrown.message : thrown);
   } catch {
     return 'something that has no text';
   }

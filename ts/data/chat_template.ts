@@ -41,11 +41,14 @@ export class ChatTemplate {
     try {
       this.template = new JinjaTemplate(source);
     } catch (cause) {
-      throw new TroupeError(
-        'INVALID_MODEL',
-        `[data] ${where}: the chat template does not parse: ${printable(reasonOf(cause))}`,
-        { cause },
-      );
+      // The parser looks at the piece behind the last one.
+      const why =
+        cause instanceof TypeError
+          ? 'it ends within a statement or a block: is an end, such as {% endfor %}, missing?'
+          : printable(reasonOf(cause));
+      throw new TroupeError('INVALID_MODEL', `[data] ${where}: the chat template does not parse: ${why}`, {
+        cause,
+      });
     }
   }
 

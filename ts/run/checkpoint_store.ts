@@ -231,7 +231,12 @@ export class CheckpointStore<State extends object> {
    * @throws TroupeError IO naming the directory
    */
   checkForeign(): void {
-    if (!existsSync(this.root) || !statSync(this.root).isDirectory()) return;
+    if (!existsSync(this.root)) return;
+    if (!statSync(this.root).isDirectory())
+      throw new TroupeError(
+        'IO',
+        `trainer.default_local_dir ${this.root} is a file: expected a directory, or a path where nothing is yet`,
+      );
     for (const name of readdirSync(this.root))
       if (STEP_DIRECTORY.test(name)) this.checkOwn(join(this.root, name));
   }

@@ -139,7 +139,10 @@ async function greedyBaseline(
   const { rewards } = await scoreResponses(greedy, decoder, reward, engines.rewardModel);
   greedy.recycle();
   const n = config.actor_rollout_ref.rollout.n;
-  const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);
+  // In the precision of the rewards that it is taken from: of equal ones nothing may be left.
+  const rewardBaselines = Array.from({ length: batch.size }, (_, i) =>
+    Math.fround(rewards.scores[Math.floor(i / n)] as number),
+  );
   return batch.with({ rewardBaselines }, { granularity: { rewardBaselines: 'sequence' } });
 }
 

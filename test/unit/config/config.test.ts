@@ -247,6 +247,54 @@ describe('mistakes', () => {
   });
 });
 
+describe('anchors', () => {
+  const text = `
+data: { train_files: a.jsonl, <<: { max_prompt_length: 7, seed: 3 }, seed: 9 }
+actor_rollout_ref:
+  model: { path: model }
+  actor: { optim: &optim { lr: 1e-5, betas: [0.9, 0.95] } }
+critic: { optim: *optim }
+`;
+  const optims = (overrides: string[], given = text) => {
+    const { actor_rollout_ref: roles, critic } = load(overrides, given);
+    return [roles.actor.optim, critic.optim];
+  };
+
+  it('give each of their places a copy of its own, which an override changes alone', () => {
+    expect(optims([])).toMatchObject([{ lr: 1e-5 }, { lr: 1e-5 }]);
+    const both = [{ lr: 1e-5 }, { lr: 7, betas: [0.9, 0.95] }];
+    expect(optims(['critic.optim.lr=7'])).toMatchObject(both);
+    expect(optims(['critic.optim={lr:7}'])).toMatchObject(both);
+    expect(optims(['~actor_rollout_ref.actor.optim.betas'])).toMatchObject([
+      { betas: [0.9, 0.999] },
+      { betas: [0.9, 0.95] },
+    ]);
+  });
+
+  it('are merged by <<, where the section does not say otherwise', () => {
+    expect(load([], text).data).toMatchObject({ max_prompt_length: 7, seed: 9 });
+    const merged = text.replace('optim: *optim', 'optim: { <<: *optim, lr: 2e-5 }');
+    expect(optims([], merged)).toMatchObject([
+      { lr: 1e-5, betas: [0.9, 0.95] },
+      { lr: 2e-5, betas: [0.9, 0.95] },
+    ]);
+    expect(optims(['critic.optim.lr=3'], merged)).toMatchObject([{ lr: 1e-5 }, { lr: 3 }]);
+    const named = load([], `${text}trainer: { <<: { project_name: 007 } }\n`);
+    expect(named.trainer.project_name).toBe('007');
+    expect(failure([], 'data: { <<: 5 }').message).toMatch(/run\.yaml:1:\d+: not valid YAML/);
+  });
+});
+
+it('files of data are at least one, unless a class makes the rows', () => {
+  expect(failure(['data.train_files=[]'])).toMatchObject({
+    path: 'data.train_files',
+    message: 'data.train_files: expected at least one file, got []',
+  });
+  expect(failure(['data.val_files=[]']).message).toContain('or null for no validation');
+  const made = load(['data.train_files=[]', 'data.custom_cls={path:rows.py,name:Rows}']);
+  expect(made.data.train_files).toEqual([]);
+});
+
 it('has no more sequences in a batch than memory can hold', () => {
   const { path, message } = failure(['data.train_batch_size=1000', 'actor_rollout_ref.rollout.n=65536']);
   expect(path).toBe('data.train_batch_size');

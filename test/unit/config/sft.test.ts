@@ -12,6 +12,12 @@ it('has a tree of its own', () => {
   expect(batchArithmetic(config)[0]).toContain('256 examples = 1 optimiser step');
 });
 
+it('has at least one file of examples', () => {
+  expect(configError(() => loadSftConfig(file(), ['data.train_files=[]'])).message).toBe(
+    'data.train_files: expected at least one file, got []',
+  );
+});
+
 it('may have a learning rate of 0, as RL has', () => {
   expect(loadSftConfig(file(), ['optim.lr=0']).optim.lr).toBe(0);
   expect(configError(() => loadSftConfig(file(), ['optim.lr=-1'])).message).toMatch(/optim\.lr/);

@@ -272,6 +272,10 @@ describe('chat templates', () => {
 
   it('that do not parse are named', () => {
     expect(() => Tokenizer.load(tokenizerDirectory({ chat_template: '{% if %}' }))).toThrow(/does not parse/);
+    for (const chat_template of ['{% for m in messages %}', '{% if x %}a{% else %}'])
+      expect(() => Tokenizer.load(tokenizerDirectory({ chat_template }))).toThrow(
+        /does not parse: it ends within a statement or a block: is an end, such as \{% endfor %\}, missing\?/,
+      );
   });
 
   it('that are missing are an error when needed', () => {

@@ -27,7 +27,7 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
-import { checkDatasetClass } from './data_checks';
+import { checkDataFiles, checkDatasetClass } from './data_checks';
 import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
 import { checkOptim } from './optim_checks';
@@ -74,6 +74,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkDynamicSampling(config),
     () => checkRewardManager(config.reward),
     () => checkSequences(config),
+    () => checkDataFiles(data, data.custom_cls.path !== null),
     () => checkDatasetClass(config),
     () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
     () => checkRewardPool(config),
@@ -184,6 +185,7 @@ export function checkSft(config: ResolvedSftConfig): void {
   const ranks = policyRanks({ trainer });
   reportAll([
     ...runChecks(config),
+    () => checkDataFiles(config.data, false),
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkSftLayout(config),
     () => checkOptim('optim', config.optim),

@@ -1,8 +1,22 @@
-// What the keys of a data set class in Python mean together.
+// What the keys of data mean together, those of a class in Python among them.
 import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
 
 const SECTION = 'data.custom_cls';
+
+/** A class may make its rows of something else. @throws ConfigError */
+export function checkDataFiles(
+  data: Pick<(ResolvedConfig | ResolvedSftConfig)['data'], 'train_files' | 'val_files'>,
+  fromClass: boolean,
+): void {
+  if (fromClass) return;
+  for (const name of ['train_files', 'val_files'] as const) {
+    if (data[name]?.length !== 0) continue;
+    const none = name === 'val_files' ? ', or null for no validation' : '';
+    throw new ConfigError(`data.${name}: expected at least one file${none}, got []`, `data.${name}`);
+  }
+}
 
 /** @throws ConfigError */
 export function checkDatasetClass({ data }: ResolvedConfig): void {

@@ -1,5 +1,5 @@
 import { readFileSync, statSync } from 'node:fs';
-import { CORE_SCHEMA, FAILSAFE_SCHEMA, load, type Schema, YAMLException } from 'js-yaml';
+import { CORE_SCHEMA, FAILSAFE_SCHEMA, load, mergeTag, type Schema, YAMLException } from 'js-yaml';
 import { printable } from '../../base/printable';
 import { reasonOf, show } from '../../base/text';
 import { decodeUtf8 } from '../../base/utf8';
@@ -15,6 +15,9 @@ export interface ConfigSource {
   file: string;
   text: string;
 }
+
+/** YAML 1.2, and `<<` of 1.1, by which a section takes over what an anchor has. */
+const YAML = CORE_SCHEMA.withTags(mergeTag);
 
 /** @throws ConfigError */
 export const readConfig = (file: string): ConfigSource => ({ file, text: readConfigText(file) });
@@ -64,18 +67,22 @@ export function readConfigText(file: string): string {
  * @param schema which scalars are numbers and booleans; YAML 1.2's core schema by default
  * @throws ConfigError with line and column
  */
-export function parseYamlTree(
-  text: string,
-  file: string,
-  schema: Schema = CORE_SCHEMA,
-): Record<string, unknown> {
+export function parseYamlTree(text: string, file: string, schema: Schema = YAML): Record<string, unknown> {
   // Comments alone make an empty document, which the parser refuses.
   const empty = text.split('\n').every((line) => /^\s*(#.*)?$/.test(line));
   const tree = empty ? {} : parse(text, file, schema);
   checkSize(tree, file);
   if (!isTree(tree)) throw new ConfigError(`${file}: expected a mapping of sections, got ${show(tree)}`);
-  keepNames(tree, () => load(text, { schema: FAILSAFE_SCHEMA }));
-  return tree;
+  const own = unshared(tree) as Tree;
+  keepNames(own, () => load(text, { schema: FAILSAFE_SCHEMA.withTags(mergeTag) }));
+  return own;
+}
+
+/** What several places have by one anchor is one object for the parser; an override of one place must not change the others. */
+function unshared(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(unshared);
+  if (!isTree(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, unshared(item)]));
 }
 
 /** Far more than the whole configuration has. */
