@@ -140,6 +140,8 @@ def answer(result):
         raise TypeError("it answered with images or videos, and the model reads text alone")
     # verl before 0.6 had text alone.
     text = response if isinstance(response, str) else response.text
+    if not isinstance(text, (str, type(None))):
+        raise TypeError("the text of its answer is expected to be a str, and it is of type %s" % type(text).__name__)
     found = {"content": [{"type": "text", "text": text or ""}]}
     if reward is not None:
         if not math.isfinite(float(reward)):

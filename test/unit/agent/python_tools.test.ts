@@ -132,6 +132,8 @@ test.each([
   ['exit', /SystemExit: 3/],
   ['nan', /gave a reward of nan/],
   ['image', /images or videos/],
+  ['bytes', /text of its answer is expected to be a str, and it is of type bytes/],
+  ['number', /expected to be a str, and it is of type int/],
   ['other', /AttributeError/],
   ['kill', /closed/i],
 ])('a tool that does what it may not (%s) costs its call', async (what, error) => {
