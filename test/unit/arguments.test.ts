@@ -235,7 +235,7 @@ describe('functions', () => {
     ],
     [
       'a time that is a text',
-      /closeTimeoutMs: expected a number > 0 .* got "5"/,
+      /closeTimeoutMs: expected a number from 0 .* got "5"/,
       () => WorkerGroup.launch(given({ worldSize: 1, device: 'cpu', closeTimeoutMs: '5' })),
     ],
     ['pools that are none', /pools: expected at least one/, () => ResourcePools.launch(given(undefined))],

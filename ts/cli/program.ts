@@ -5,7 +5,7 @@ import { VERL_VERSIONS } from '../config/verl/versions';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { agentTask, withAgent } from './agent_options';
-import { checkNumbers } from './check_numbers';
+import { checkNumbers, checkRepeated } from './check_options';
 import { doctorTask, withDoctor } from './doctor_command';
 import { generateOptions, withSampling } from './generate_options';
 import { hostAgentTask, withHostAgent } from './host_agent';
@@ -55,7 +55,8 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
   const choose = (chosen: Task): void => {
     task = chosen;
   };
-  await yargs([...argv])
+  const cli = yargs([...argv]);
+  await cli
     .scriptName('troupe')
     .locale('en')
     // Keys have dots and values look like numbers: neither is for yargs to read.
@@ -155,7 +156,10 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         }),
       ),
     )
-    .middleware((given) => checkNumbers(argv, given), true)
+    .middleware((given) => {
+      checkRepeated(given, listsOf(cli));
+      checkNumbers(argv, given);
+    }, true)
     .option('debug', { type: 'boolean', default: false, describe: 'Show the stack of an error' })
     .demandCommand(1, 'Expected a command')
     .strict()
@@ -176,6 +180,10 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .parseAsync();
   return task;
 }
+
+/** Options and positionals of the command that may have several values. The types of yargs lack what every instance of it has. */
+const listsOf = (cli: Argv): string[] =>
+  (cli as unknown as { getOptions(): { array: string[] } }).getOptions().array;
 
 const withConfig = (y: Argv) =>
   y

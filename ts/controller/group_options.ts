@@ -81,7 +81,8 @@ const NAMES = [
   'onCall',
 ] as const satisfies readonly (keyof WorkerGroupOptions)[];
 
-const TIMES = ['startupTimeoutMs', 'deadTimeoutMs', 'closeTimeoutMs', 'collectiveTimeoutMs'] as const;
+const TIMES = ['startupTimeoutMs', 'deadTimeoutMs', 'collectiveTimeoutMs'] as const;
+const MOST_MS = 1000 * RUN_LIMITS.seconds;
 
 /** @throws TroupeError INVALID_ARGUMENT for counts that no group can have, and options that do not exist */
 export function resolveGroupOptions(options: WorkerGroupOptions): ResolvedGroupOptions {
@@ -95,8 +96,9 @@ export function resolveGroupOptions(options: WorkerGroupOptions): ResolvedGroupO
     throw badOption(where, `worldSize ${worldSize}: expected a multiple of hosts ${hosts}`);
   choiceOption(where, 'device', device, ['cpu', 'cuda'], 'cpu');
   choiceOption(where, 'backend', options.backend, ['gloo', 'nccl'], 'gloo');
-  for (const name of TIMES)
-    numberOption(where, name, options[name], 1, { above: 0, max: 1000 * RUN_LIMITS.seconds });
+  for (const name of TIMES) numberOption(where, name, options[name], 1, { above: 0, max: MOST_MS });
+  // 0: they are killed at once.
+  numberOption(where, 'closeTimeoutMs', options.closeTimeoutMs, 0, { min: 0, max: MOST_MS });
   for (const name of ['log', 'onCall'] as const) functionOption(where, name, options[name]);
   return {
     ...options,

@@ -58,6 +58,10 @@ const usageErrors: [args: string[], message: RegExp][] = [
     /serve: --served-model-name: expected a name that is not empty/,
   ],
   [['serve', 'm', '--port=http'], /--port: expected a number, got http/],
+  [['serve', 'm', '--host', 'a', '--host=b'], /--host is given 2 times: expected it once/],
+  [['generate', '--model', 'm', '--model', 'n', '--prompt', 'a'], /--model is given 2 times/],
+  [['import-verl', 'a.yaml', '-o', 'b', '--output', 'c'], /(--output|-o) is given 2 times/],
+  [['plan', 'a.yaml', '--gpu-memory=1GiB', '--gpu-memory=2GiB'], /--gpu-memory is given 2 times/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
     /temperature: expected 0 \(greedy\), or a number from 0.000001/,

@@ -12,3 +12,14 @@ export function checkNumbers(argv: readonly string[], given: Readonly<Record<str
     throw new UsageError(`${option}: expected a number, got ${came ?? 'nothing'}`);
   }
 }
+
+/** yargs makes a list of what is given twice, which nothing behind it expects. @param lists options that may be given several times @throws UsageError */
+export function checkRepeated(given: Readonly<Record<string, unknown>>, lists: readonly string[]): void {
+  for (const [key, value] of Object.entries(given)) {
+    // Under both of its spellings.
+    const name = key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+    if (!Array.isArray(value) || name === '_' || name === '--' || lists.includes(name)) continue;
+    const option = name.length === 1 ? `-${name}` : `--${name}`;
+    throw new UsageError(`${option} is given ${value.length} times: expected it once`);
+  }
+}
