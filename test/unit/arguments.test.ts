@@ -27,6 +27,7 @@ import {
   Trainer,
   WorkerGroup,
 } from '../../ts';
+import { importWeights } from '../../ts/weights/weight_import';
 import { runConfig, runDirectory } from './fake_run';
 
 const given = (value: unknown): never => value as never;
@@ -238,9 +239,26 @@ describe('functions', () => {
       /closeTimeoutMs: expected a number from 0 .* got "5"/,
       () => WorkerGroup.launch(given({ worldSize: 1, device: 'cpu', closeTimeoutMs: '5' })),
     ],
+    [
+      'weights that are no stream',
+      /\[importWeights\] expected a stream of buckets .* got undefined/,
+      () => importWeights(given({}), given(undefined)),
+    ],
     ['pools that are none', /pools: expected at least one/, () => ResourcePools.launch(given(undefined))],
   ])('refuse %s', async (_, message, run) => {
     await expect((async () => run())()).rejects.toEqual(refused(message));
+  });
+
+  it('refuse what is no bucket of weights', async () => {
+    const engine = {
+      model: { mapping: [] },
+      replaceWeights: (_: string, replace: (touch: () => void) => Promise<void>) => replace(() => undefined),
+    };
+    for (const bucket of [{}, null, 5])
+      await expect(importWeights(given(engine), given([bucket]))).rejects.toMatchObject({
+        code: 'INVALID_MODEL',
+        message: expect.stringContaining('expected buckets { parts: [...] } but got'),
+      });
   });
 
   it('leave nothing of what they refuse', () => {

@@ -119,7 +119,8 @@ export class WorkerGroup {
 
   /** Frees the engine on every rank, behind the work queued for it; nothing when there is none. */
   async closeEngine(engine: string): Promise<void> {
-    await this.#requestAll({ type: 'closeEngine', engine });
+    // A group that is closed has closed its engines.
+    await (this.#closing ?? this.#requestAll({ type: 'closeEngine', engine }));
   }
 
   /** Calls a binding function of an engine on every rank, each with its own arguments (a tuple); results by rank. */

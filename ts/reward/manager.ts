@@ -48,7 +48,8 @@ export function createRewardManager(
   options: RewardManagerOptions = {},
 ): RewardManager {
   requireNamed('createRewardManager', name, fn);
-  checkOptionNames('createRewardManager', options, OPTIONS);
+  // One of a program's own may have others.
+  if (isBuiltInManager(name)) checkOptionNames('createRewardManager', options, OPTIONS);
   const factory = isBuiltInManager(name) ? BUILT_IN[name] : registeredManager(name);
   if (factory) return factory(fn, options);
   const path = 'reward.reward_manager.name';

@@ -1,3 +1,5 @@
+import { badOption } from '../base/check_options';
+import { show } from '../base/text';
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
 import { decoderMapping } from '../model/prediction_layers';
@@ -29,7 +31,9 @@ class Intake {
   }
 
   /** Checks a bucket as a whole before any of it counts. */
-  accept({ parts }: WeightBucket): NativeWeightBucket {
+  accept(bucket: WeightBucket): NativeWeightBucket {
+    const parts = bucket?.parts;
+    if (!Array.isArray(parts)) throw refused(`expected buckets { parts: [...] } but got ${show(bucket)}`);
     const rows = new Map(this.received);
     const chunks = parts.flatMap((part) => {
       const tensor = this.check(part, rows.get(part.name) ?? 0, parts[0]?.dtype);
@@ -102,6 +106,12 @@ export async function importWeights(
   engine: RoleEngine,
   source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>,
 ): Promise<WeightTransfer> {
+  const stream = source as Partial<AsyncIterable<unknown> & Iterable<unknown>> | null | undefined;
+  if (typeof (stream?.[Symbol.asyncIterator] ?? stream?.[Symbol.iterator]) !== 'function')
+    throw badOption(
+      'importWeights',
+      `expected a stream of buckets such as exportWeights gives but got ${show(source)}`,
+    );
   const { group, name } = engine;
   const mapping = engine.lora?.mapping ?? decoderMapping(engine.model.config, engine.model.mapping);
   const intake = new Intake(mapping);

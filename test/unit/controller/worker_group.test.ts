@@ -129,6 +129,15 @@ describe('errors of a call', () => {
     await expect(group.callRank(0, 'actor', 'parameters', [])).rejects.toThrow("there is no engine 'actor'");
   });
 
+  test('an engine of a group that is closed is closed', async () => {
+    const { group } = await launch();
+    await group.createEngine('actor', fakeEngineOptions);
+    const closing = group.close();
+    await group.closeEngine('actor');
+    await closing;
+    await group.closeEngine('actor');
+  });
+
   test('abort overtakes queued work', async () => {
     const { group } = await launch();
     await group.createEngine('actor', fakeEngineOptions);

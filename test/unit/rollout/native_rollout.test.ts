@@ -26,7 +26,7 @@ test('a rank that has its new weights before another makes no token under the ol
   const running = submit(rollout, 10_000);
   await begun(running);
   const slow = ranks[1]?.hold('importTensors');
-  const updated = rollout.updateWeights({ kind: 'directory', path: '' }, 1);
+  const updated = rollout.updateWeights({ kind: 'directory', path: 'weights' }, 1);
   await slow?.reached;
   await until(() => ranks[0]?.weights === 1);
   for (let i = 0; i < 50; i++) await turnOfTheLoop();
@@ -171,4 +171,30 @@ test('after a turn that has failed the engine below keeps nothing of what was gi
   expect((await submit(rollout, 3).result).tokens).toHaveLength(3);
   expect(rank?.live.size).toBe(0);
   expect(rank?.turns.flatMap(({ abort }) => abort)).toHaveLength(1);
+});
+
+test('what is no mode, no weights or no version is refused, and changes nothing', async () => {
+  const { rollout } = rolloutOverRanks(1);
+  const given = (value: unknown): never => value as never;
+  const refused = (message: RegExp): object => ({
+    code: 'INVALID_ARGUMENT',
+    message: expect.stringMatching(message),
+  });
+  for (const mode of ['Wait', 'abrot', undefined, null])
+    await expect(rollout.pause(given(mode))).rejects.toMatchObject(
+      refused(/pause: expected one of keep, preempt, abort, wait/),
+    );
+  for (const source of [undefined, 'weights', {}, { kind: 'file' }])
+    await expect(rollout.updateWeights(given(source), 1)).rejects.toMatchObject(
+      refused(/expected weights of the kind in-place, directory, buckets but got/),
+    );
+  await expect(rollout.updateWeights(given({ kind: 'directory' }), 1)).rejects.toMatchObject(
+    refused(/expected the path of a model directory but got undefined/),
+  );
+  for (const version of [-1, 1.5, '1', undefined])
+    await expect(rollout.updateWeights({ kind: 'in-place' }, given(version))).rejects.toMatchObject(
+      refused(/version: expected an integer >= 0/),
+    );
+  expect(rollout.version).toBe(0);
+  expect((await submit(rollout, 2).result).tokens).toHaveLength(2);
 });

@@ -9,6 +9,7 @@ import type { RoleEngine } from '../../engine/role_engine';
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from '../../worker/kept_responses';
+import { checkPause, checkWeights } from '../check_calls';
 import { type ModelBounds, RequestChecks } from '../check_request';
 import type {
   BatchRequest,
@@ -162,6 +163,7 @@ export class NativeRollout implements RolloutEngine {
   }
 
   async pause(mode: PauseMode): Promise<void> {
+    checkPause(mode);
     const is = (state: NativeRollout['state']): boolean => this.state === state;
     if (mode === 'abort') this.abortHeld();
     // What was submitted before is waited for, but what stands still in a pause is not.
@@ -184,6 +186,7 @@ export class NativeRollout implements RolloutEngine {
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
+    checkWeights(source, version);
     this.updates++;
     this.updating++;
     this.begun = false;

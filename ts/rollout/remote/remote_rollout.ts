@@ -4,6 +4,7 @@ import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
+import { checkPause, checkWeights } from '../check_calls';
 import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
@@ -93,6 +94,7 @@ export class RemoteRollout implements RolloutEngine {
   }
 
   async pause(asked: PauseMode): Promise<void> {
+    checkPause(asked);
     const { protocol } = this.options;
     // Their caches are in nobody's way.
     const mode = asked === 'preempt' ? 'keep' : asked;
@@ -128,6 +130,7 @@ export class RemoteRollout implements RolloutEngine {
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
+    checkWeights(source, version);
     if (source.kind !== 'directory')
       throw badOption('rollout', `updateWeights: servers take weights from a directory, not ${source.kind}`);
     const { fleet } = this;
