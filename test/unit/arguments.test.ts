@@ -107,6 +107,45 @@ describe('trainers', () => {
   });
 });
 
+describe('tools', () => {
+  const made = (definition: object): unknown =>
+    thrownBy(() =>
+      defineTool(
+        given({ name: 'a', description: 'b', parameters: z.object({}), run: () => 1, ...definition }),
+      ),
+    );
+
+  it('are of what a model can be shown', () => {
+    expect(made({ timeout: 5 })).toBeNull();
+    expect(thrownBy(() => defineTool(given(undefined)))).toEqual(
+      refused(/\[defineTool\] expected an options object/),
+    );
+    expect(made({ timout: 5 })).toEqual(refused(/unknown option 'timout'; did you mean 'timeout'/));
+    expect(made({ name: 5 })).toEqual(refused(/tool 5: name: expected 1 to 64 letters/));
+    expect(made({ description: undefined })).toEqual(refused(/description: expected a text, got undefined/));
+    for (const timeout of ['1', 0, -1, Number.NaN])
+      expect(made({ timeout })).toEqual(refused(/timeout: expected seconds > 0, got/));
+    for (const parameters of [{ type: 'object', properties: {} }, null, 5, undefined])
+      expect(made({ parameters })).toEqual(
+        refused(/tool a: parameters: expected a schema of zod 4, such as/),
+      );
+    for (const value of [z.date(), z.bigint(), z.map(z.string(), z.string())])
+      expect(made({ parameters: z.object({ value }) })).toEqual(
+        refused(/tool a: parameters: .* cannot be represented in JSON Schema: expected what JSON can hold/),
+      );
+    expect(made({ parameters: z.string() })).toEqual(refused(/expected a schema of an object/));
+  });
+
+  it('may check their arguments asynchronously', async () => {
+    const even = z.number().refine(async (value) => value % 2 === 0, 'expected an even number');
+    const parameters = z.object({ even });
+    const { call } = defineTool({ name: 'a', description: 'b', parameters, run: (args) => args.even });
+    const context = { signal: new AbortController().signal, createKwargs: {} };
+    expect(await call({ even: 4 }, context)).toBe(4);
+    await expect(call({ even: 3 }, context)).rejects.toThrow('arguments.even: expected an even number');
+  });
+});
+
 describe('functions', () => {
   it.each<[string, RegExp, () => unknown]>([
     [

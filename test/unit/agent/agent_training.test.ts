@@ -427,7 +427,8 @@ test.each([
       told.push(tools);
       throw stop;
     },
-    tools: [add],
+    // Where nobody could use them they are refused.
+    ...(agent || overrides.length > 0 ? { tools: [add] } : {}),
     ...(agent ? { agent } : {}),
   };
   await expect(run({ overrides, options }).trainer.fit()).rejects.toThrow(stop);

@@ -1,6 +1,8 @@
 // A tool: a function that a model may call, with a schema of its arguments.
 import { z } from 'zod';
-import { show } from '../../base/text';
+import { checkOptionNames } from '../../base/check_options';
+import { printable } from '../../base/printable';
+import { reasonOf, show } from '../../base/text';
 import { TroupeError } from '../../errors';
 
 export interface ToolContext {
@@ -58,29 +60,32 @@ export interface ToolDefinition<S extends z.ZodType> {
 }
 
 const NAME = /^[\w.-]{1,64}$/;
+const KEYS = ['name', 'description', 'parameters', 'timeout', 'run'] as const;
 
 /**
  * A tool from a function and a zod schema of its arguments, which are checked before the function sees them.
  * @throws TroupeError INVALID_ARGUMENT
  */
 export function defineTool<S extends z.ZodType>(definition: ToolDefinition<S>): Tool {
+  checkOptionNames('defineTool', definition, KEYS);
   const { name, description, parameters, timeout = null, run } = definition;
   const bad = (what: string): TroupeError =>
-    new TroupeError('INVALID_ARGUMENT', `[agent] tool ${name}: ${what}`);
-  if (!NAME.test(name))
-    throw bad(`name: expected 1 to 64 letters, digits, _, . or -, got ${JSON.stringify(name)}`);
+    new TroupeError('INVALID_ARGUMENT', `[agent] tool ${printable(String(name))}: ${what}`);
+  if (typeof name !== 'string' || !NAME.test(name))
+    throw bad(`name: expected 1 to 64 letters, digits, _, . or -, got ${show(name)}`);
+  if (typeof description !== 'string') throw bad(`description: expected a text, got ${show(description)}`);
   if (typeof run !== 'function') throw bad(`run: expected a function, got ${typeof run}`);
-  if (timeout !== null && !(timeout > 0)) throw bad(`timeout: expected seconds > 0, got ${timeout}`);
-  const schema = z.toJSONSchema(parameters, { io: 'input' }) as Record<string, unknown>;
-  if (schema['type'] !== 'object') throw bad('parameters: expected a schema of an object');
-  delete schema['$schema'];
+  // More than a timer can count is counted by several.
+  if (timeout !== null && !(typeof timeout === 'number' && timeout > 0))
+    throw bad(`timeout: expected seconds > 0, got ${show(timeout)}`);
+  const schema = jsonSchema(parameters, bad);
   return {
     name,
     description,
     parameters: schema,
     timeout,
     call: async (args, context) => {
-      const parsed = parameters.safeParse(args);
+      const parsed = await parameters.safeParseAsync(args);
       if (!parsed.success) {
         const [issue] = parsed.error.issues;
         throw new Error(
@@ -90,6 +95,23 @@ export function defineTool<S extends z.ZodType>(definition: ToolDefinition<S>): 
       return await run(parsed.data, context);
     },
   };
+}
+
+/** What models are shown of the arguments. */
+function jsonSchema(parameters: z.ZodType, bad: (what: string) => TroupeError): Record<string, unknown> {
+  if (typeof parameters !== 'object' || parameters === null || !('_zod' in parameters))
+    throw bad(
+      `parameters: expected a schema of zod 4, such as z.object({ a: z.number() }), got ${show(parameters)}`,
+    );
+  let schema: Record<string, unknown>;
+  try {
+    schema = z.toJSONSchema(parameters, { io: 'input' }) as Record<string, unknown>;
+  } catch (cause) {
+    throw bad(`parameters: ${reasonOf(cause)}: expected what JSON can hold`);
+  }
+  if (schema['type'] !== 'object') throw bad('parameters: expected a schema of an object');
+  delete schema['$schema'];
+  return schema;
 }
 
 /** A tool as chat templates and the OpenAI API have it. */
