@@ -20,7 +20,11 @@ at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qk
 at::Tensor Block::values_of(const at::Tensor& attn) const {
   if (delta_ || value_dim_ == attention_.head_dim) return attn;
   const at::Tensor heads = attn.view({attn.size(0), attention_.num_heads, attention_.head_dim});
-  return heads.narrow(2, 0, value_dim_).reshape({attn.size(0), attention_.num_heads * value_dim_});
+  // Of values that are one number wide, or of one head, reshape() makes a view whose numbers do not lie side
+  // by side.
+  return heads.narrow(2, 0, value_dim_)
+      .reshape({attn.size(0), attention_.num_heads * value_dim_})
+      .contiguous();
 }
 
 at::Tensor Block::with_zeros(const at::Tensor& d_attn) const {

@@ -153,10 +153,16 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
     drawn.policy.router_aux_loss_coef = 0.1;
     drawn.policy.router_z_loss_coef = 0.01;
   }
+  // What routers of these choose is not traced.
+  if (dims.cp == 1 && !model.moe && draw.coin()) {
+    options.model.prediction = PredictionConfig{draw.between(1, 2), draw.coin()};
+    options.prediction = {0.5, draw.coin()};
+  }
   const auto axis = [](const char* name, int64_t size) { return name + std::to_string(size); };
   drawn.name = family + " " + axis("drawn from ", static_cast<int64_t>(seed)) +
                axis(": layers ", model.num_layers) + axis(", tp ", dims.tp) + axis(" cp ", dims.cp) +
-               axis(" pp ", pipeline.stages) + axis(" vpp ", pipeline.chunks);
+               axis(" pp ", pipeline.stages) + axis(" vpp ", pipeline.chunks) +
+               axis(", further ", model.prediction_layers());
   return drawn;
 }
 

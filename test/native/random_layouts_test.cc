@@ -83,6 +83,15 @@ TEST(random_layouts_of_random_models_have_the_numbers_of_one_process) {
   CHECK(cases > 0);
 }
 
+// Of latent attention whose values are one number wide: drawn from 13 every rank has one head, from 10 two.
+TEST(values_of_one_number_lie_side_by_side) {
+  for (const uint64_t number : {10, 13}) {
+    const RandomLayout drawn = random_layout(number, "deepseek_v3");
+    CHECK(drawn.options.model.latent->value_dim == 1 && drawn.options.parallel.tp > 1);
+    compare(drawn);
+  }
+}
+
 // What tells an undecided router from a wrong one.
 TEST(a_wrong_choice_of_experts_is_not_taken_for_rounding) {
   RandomLayout drawn = random_layout(1, "qwen3_moe");
