@@ -72,6 +72,11 @@ export function loadModelDirectory(
   const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(whole, readsImages));
   if (ownHead) config.tiedEmbeddings = false;
   if (config.vision !== null) withPixels(config.vision, dir);
+  if (config.prediction !== null && ![...stored.keys()].some((hf) => isPredictionLayer(config, hf)))
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir} holds none of the layers that predict further tokens, which transformers leaves out where it saves a model: expected the files as they were published, to train them (mtp.enable_train), or false`,
+    );
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
   // A value head without a bias, as sequence classification has it, stays without one.

@@ -41,6 +41,8 @@ const stateSchema = z.object({
   optimizer: z.boolean(),
   /** Adapters instead of full weights. */
   adapter: z.boolean().default(false),
+  /** With layers that predict further tokens as a part of what is trained. */
+  mtp: z.boolean().default(false),
 });
 
 /** Saves the weights as a Hugging Face directory, in one dtype or (null) each tensor in the dtype it was loaded in. */
@@ -88,6 +90,7 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
       role,
       optimizer,
       adapter: engine.lora !== null,
+      mtp: trainsPredictions(engine),
       optimizerSteps,
       scheduleSteps,
     });
@@ -153,6 +156,13 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
         `[checkpoint] ${dir} holds no optimiser state: start from it with 'model' instead`,
       );
     }
+    if (state.mtp !== trainsPredictions(engine)) {
+      const [saved, own] = state.mtp ? ['trained', 'does not'] : ['did not train', 'does'];
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[checkpoint] ${dir} was saved by an actor that ${saved} the layers that predict further tokens, and this one ${own}: create it ${state.mtp ? 'with' : 'without'} the option mtp (actor_rollout_ref.model.mtp.enable_train, of troupe sft model.mtp.enable_train: ${state.mtp}), or start from the checkpoint with 'model', without its optimiser state`,
+      );
+    }
     const at = path.join(dir, 'optimizer');
     for (const { kind, base } of MOMENTS)
       loads.push({ kind, files: planLoad(at, readTensors(at, base), trainedMapping(engine)).files });
@@ -186,6 +196,8 @@ async function writeModel(
   await exportFiles(engine, engine.exportKind, plan);
   await streamTensors(plan.kept, model.predictionLayers);
 }
+
+const trainsPredictions = ({ model }: RoleEngine): boolean => model.config.prediction !== null;
 
 /** What the optimiser works on, by its name in files. */
 const trainedMapping = ({ lora, model, trainsTower }: RoleEngine): TensorMapping[] =>

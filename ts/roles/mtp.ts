@@ -12,8 +12,10 @@ export function mtpOptions({
   return { mtp: { lossScalingFactor: mtp.mtp_loss_scaling_factor, detachEncoder: mtp.detach_encoder } };
 }
 
-const trainsPredictions = ({ lora: { mtp }, optim }: RoleSettings): boolean =>
-  mtp !== undefined && optim !== null;
+/** Of a role that has the actor's model and does not learn. */
+export const withoutMtp = ({ mtp: _, ...others }: RoleSettings['lora']): RoleSettings['lora'] => others;
+
+const trainsPredictions = ({ lora: { mtp } }: RoleSettings): boolean => mtp !== undefined;
 
 /** How a role's engine reads its model's directory. */
 export const modelReading = (role: RoleSettings): ModelReading => ({

@@ -17,7 +17,7 @@ import {
   megatronSharding,
   WHOLE_MODEL,
 } from './megatron_options';
-import { mtpOptions } from './mtp';
+import { mtpOptions, withoutMtp } from './mtp';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model' | 'teacher';
@@ -204,6 +204,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
     ulysses: ref.ulysses_sequence_parallel_size,
     tokensPerRank: ref.log_prob_max_token_len_per_gpu,
     gradientCheckpointing: false,
+    lora: withoutMtp(actor.lora),
     optim: null,
     keys: {
       ...actor.keys,
@@ -230,6 +231,7 @@ export function rolloutSettings(config: ResolvedConfig): RoleSettings {
     ulysses: 1,
     tokensPerRank: actor.tokensPerRank * actor.ulysses * (actor.layout.cp ?? 1),
     gradientCheckpointing: false,
+    lora: withoutMtp(actor.lora),
     optim: null,
     keys: {
       ...actor.keys,
