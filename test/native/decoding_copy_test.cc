@@ -93,8 +93,9 @@ double distance(const Answers& a, const Answers& b) {
 }
 
 EngineOptions options_for(const std::string& variant) {
-  const bool lora = variant == "lora";
-  EngineOptions options = options_of(lora ? "qwen3" : variant, HeadKind::kLm);
+  const bool lora = variant == "lora", predictions = variant == "predictions";
+  EngineOptions options = options_of(lora || predictions ? "qwen3" : variant, HeadKind::kLm);
+  if (predictions) options.model.prediction = PredictionConfig{2, false};
   options.optim->lr = 1e-2;  // an update that shows
   if (options.model.delta) options.model.delta->key_heads = 4;
   if (!lora) return options;
@@ -126,7 +127,7 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
   const double rounding = ops::packs(at::zeros({1, 1})) ? 2e-5 : 1e-4;
   for (const std::string variant :
        {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "olmo3", "granite", "granitemoe", "glm4", "lora"}) {
+        "gpt_oss", "latent", "qwen3_5", "olmo3", "granite", "granitemoe", "glm4", "lora", "predictions"}) {
     const EngineOptions options = options_for(variant);
     const auto engine = create_engine(options, nullptr);
     const std::vector<Answers> expected = generations(*engine, 0, 1, 1);

@@ -175,6 +175,21 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 2, .tp = 2, .sequence_parallel = true, .predictions = 1},
     {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .predictions = 1},
     {.variant = "qwen3_moe", .ranks = 2, .ep = 2, .predictions = 1},
+    {.variant = "qwen3_moe",
+     .ranks = 2,
+     .checkpointing = true,
+     .ep = 2,
+     .overlap = true,
+     .router_balance = true,
+     .routing = RoutingLoad::kGiven,
+     .predictions = 2},
+    {.variant = "qwen3",
+     .ranks = 2,
+     .dtype = at::kBFloat16,
+     .masters = at::kBFloat16,
+     .sharding = ShardingStrategy::kShardGradOp,
+     .overlap = true,
+     .predictions = 1},
 };
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Layers that predict further tokens: their rows, their loss and its gradients, and every layout.
+// Layers that predict further tokens: their rows, their loss and its gradients.
 
 #include <limits>
 
 #include "base/parallel.h"
 #include "batch/further_tokens.h"
 #include "engine/prediction_loss.h"
+#include "ranks.h"
 #include "tensor_training.h"
 
 using namespace troupe;
@@ -263,46 +264,54 @@ TEST(a_detached_layer_leaves_the_decoder_as_it_is_without_it) {
   }
 }
 
-TEST(every_layout_has_the_numbers_of_one_process) {
-  struct Layout {
-    int64_t tp = 1, pp = 1, vpp = 1, ep = 1, groups = 1;
-    bool sequence_parallel = false, recompute = false;
+TEST(losses_in_bfloat16_are_near_those_in_float32) {
+  const SftBatch batch = odd_batch();
+  const auto losses = [&](at::ScalarType dtype, at::ScalarType masters) {
+    EngineOptions options = predicting("llama", 2);
+    options.dtype = dtype;
+    options.master_dtype = masters;
+    const auto engine = create_engine(options);
+    MiniBatches mini = one_mini(batch);
+    mini.epochs = 3;
+    const Metrics last = engine->update_sft(batch, mini, {}).back();
+    return std::vector<double>{last.at("mtp_losses/mtp_1_loss"), last.at("mtp_losses/mtp_2_loss")};
   };
-  const std::vector<Layout> layouts{{.groups = 2},
-                                    {.tp = 2},
-                                    {.tp = 2, .sequence_parallel = true},
-                                    {.pp = 2},
-                                    {.pp = 2, .vpp = 2, .groups = 2, .recompute = true},
-                                    {.tp = 2, .pp = 2, .sequence_parallel = true},
-                                    {.ep = 2, .groups = 2},
-                                    {.tp = 2, .ep = 2, .groups = 2, .sequence_parallel = true}};
-  for (const char* variant : {"llama", "qwen3_moe", "deepseek_v3", "qwen3_next"}) {
-    for (const Layout& layout : layouts) {
-      for (const bool tied : {false, true}) {
-        if (tied && (layout.pp == 1 || std::string(variant) != "llama")) continue;
-        EngineOptions options = tensor_options(variant, HeadKind::kLm, layout.tp, layout.sequence_parallel);
-        ModelConfig& model = options.model;
-        if (layout.ep > 1 && !model.moe) continue;
-        model.num_layers = 4;
-        model.sliding_windows.assign(4, 0);
-        if (model.moe) model.moe_layers = {false, true, false, true};
-        if (model.delta) model.delta_layers = {false, true, false, true};
-        if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
-        model.tied_embeddings = tied;
-        model.prediction = PredictionConfig{2, layout.tp == 2};
-        options.prediction = {0.5, layout.groups == 2 && layout.pp == 1};
-        options.parallel.ep = layout.ep;
-        options.pipeline.stages = layout.pp;
-        options.pipeline.chunks = layout.vpp;
-        options.gradient_checkpointing = layout.recompute;
-        Task task;
-        task.updates = 2;
-        task.supervised = layout.tp == 2;
-        std::vector<int64_t> owners;  // with two groups the second has a single sequence
-        for (int64_t i = 0; i < kLongSequences; ++i) owners.push_back(layout.groups == 2 && i == 2 ? 1 : 0);
-        compare(options, owners, layout.groups, task);
-      }
-    }
+  const std::vector<double> expected = losses(at::kFloat, at::kFloat);
+  for (const at::ScalarType masters : {at::kFloat, at::kBFloat16}) {
+    const std::vector<double> rounded = losses(at::kBFloat16, masters);
+    for (size_t k = 0; k < expected.size(); ++k) CHECK_CLOSE(rounded[k] / expected[k], 1, 0.01);
+  }
+}
+
+// A weight so large that products overflow spoils the layer's own gradients, and detached ones are the only
+// sign of it.
+TEST(all_ranks_skip_an_update_whose_further_loss_is_not_finite) {
+  for (const bool detach : {false, true}) {
+    const EngineOptions options = predicting("llama", 1, detach);
+    const std::string norm = "layers." + std::to_string(options.model.num_layers) + ".predict.norm.weight";
+    check_all(2, [&](Communicator& comm) {
+      const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+      const auto scale_by = [&](double scale) {
+        const at::Tensor values = at::full({options.model.hidden_size}, scale);
+        engine->import_weights(
+            {"float32", {{norm, 0, options.model.hidden_size, false, norm, 0, options.model.hidden_size}}},
+            values.view(at::kByte));
+      };
+      const SftBatch batch = odd_batch();
+      MiniBatches mini = one_mini(batch);
+      mini.global_tokens[0] *= 2;
+      const auto kept = [&] { return engine->get_tensor(TensorKind::kParam, "layers.0.attn.out.weight"); };
+      CHECK(engine->update_sft(batch, mini, {}).at(0).at("update_skipped") == 0);
+      const at::Tensor before = kept();
+      scale_by(3e38);
+      const Metrics skipped = engine->update_sft(batch, mini, {}).at(0);
+      CHECK(skipped.at("update_skipped") == 1 && std::isfinite(skipped.at("loss")));
+      CHECK(!std::isfinite(skipped.at("mtp_losses/mtp_1_loss")));
+      CHECK(kept().equal(before) && engine->optimizer_steps() == 1);
+      scale_by(1);
+      CHECK(engine->update_sft(batch, mini, {}).at(0).at("update_skipped") == 0);
+      CHECK(!kept().equal(before));
+    });
   }
 }
 
