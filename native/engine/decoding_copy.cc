@@ -66,13 +66,16 @@ void DecodingCopy::reserve() {
 }
 
 void DecodingCopy::fill(const ParameterStore& source, Sharding& sharding) {
-  const size_t count = source.groups().size();
-  for (size_t group = 0; group < count; ++group) {
+  std::vector<size_t> groups;  // but for those of layers that predict further tokens
+  for (size_t group = 0; group < source.groups().size(); ++group) {
+    if (source.groups()[group].layer.value_or(0) < decoder_.config().num_layers) groups.push_back(group);
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const size_t group = groups[i];
     Lease whole(&sharding, {group}, "generate");
-    if (group + 1 < count) sharding.prefetch(group + 1, "generate");
+    if (i + 1 < groups.size()) sharding.prefetch(groups[i + 1], "generate");
     for (const Parameter& parameter : source.all()) {
-      if (parameter.group != group) continue;
-      if (const Parameter* own = store_.find(parameter.info.name)) cut(parameter.compute, *own);
+      if (parameter.group == group) cut(parameter.compute, store_.at(parameter.info.name));
     }
     whole.end();
   }

@@ -67,7 +67,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
       copy_->fill(store_, sharding_);
       sharding_.release_all();
     } else {
-      sharding_.acquire_all("generate");
+      sharding_.acquire_all("generate", options_.model.num_layers);
     }
     decoder().begin_decoding(rollout_->options().quantization);
   } catch (...) {

@@ -200,8 +200,10 @@ void Sharding::settle_gradients() {
   }
 }
 
-void Sharding::acquire_all(const char* phase) {
-  for (size_t group = 0; group < uses_.size(); ++group) bring(group, phase);
+void Sharding::acquire_all(const char* phase, int64_t layers) {
+  for (size_t group = 0; group < uses_.size(); ++group) {
+    if (store_.groups()[group].layer.value_or(0) < layers) bring(group, phase);
+  }
 }
 
 void Sharding::release_all() {

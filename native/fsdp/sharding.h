@@ -35,8 +35,9 @@ class Sharding final : public ParameterAccess {
   void release_gradient(size_t group) override;
   void settle_gradients() override;
 
-  // For verbs that use all parameters at once.
-  void acquire_all(const char* phase);
+  // For verbs that use all parameters at once: but for those of layers from `layers` on, which predict
+  // further tokens.
+  void acquire_all(const char* phase, int64_t layers);
   // The end of a verb: no parameter stays gathered.
   void release_all();
 

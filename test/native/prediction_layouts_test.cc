@@ -97,4 +97,30 @@ TEST(neither_sharding_nor_the_place_of_state_changes_a_number) {
   }
 }
 
+TEST(a_generation_gathers_the_decoder_alone) {
+  // With ranks that decode alone, and with two that decode together.
+  for (const int64_t decoding : {1, 2}) {
+    const auto gathered = [&](int64_t layers) {
+      EngineOptions options = tensor_options("qwen3", HeadKind::kLm, 1, false);
+      if (layers > 0) options.model.prediction = PredictionConfig{layers, false};
+      std::vector<int64_t> bytes(2);
+      on_ranks(2, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+        const auto engine = create_engine(options, comm);
+        RolloutOptions limits;
+        limits.kv_cache_bytes = int64_t{1} << 20;
+        limits.tensor_parallel = decoding;
+        engine->open_rollout(limits);
+        const int64_t before = engine->bytes_sent();
+        engine->begin_rollout(0, false);
+        bytes[static_cast<size_t>(rank)] = engine->bytes_sent() - before;
+        engine->park_rollout(false);
+      });
+      return bytes;
+    };
+    const std::vector<int64_t> expected = gathered(0);
+    CHECK(expected[0] > 0);
+    CHECK(gathered(2) == expected);
+  }
+}
+
 TEST_MAIN()
