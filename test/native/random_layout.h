@@ -156,7 +156,7 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
   // What routers of these choose is not traced.
   if (dims.cp == 1 && !model.moe && draw.coin()) {
     options.model.prediction = PredictionConfig{draw.between(1, 2), draw.coin()};
-    options.prediction = {0.5, draw.coin()};
+    options.prediction.detach = draw.coin();
   }
   const auto axis = [](const char* name, int64_t size) { return name + std::to_string(size); };
   drawn.name = family + " " + axis("drawn from ", static_cast<int64_t>(seed)) +
