@@ -44,6 +44,7 @@ import { type StepResult, trainStep } from './step';
 import { StepProfiler } from './step_profiler';
 import { checkSources } from './teachers';
 import { type LoadTrainingData, loadTrainingData, type TrainingData } from './training_data';
+import { unlessFailed } from './unless_failed';
 import { validate } from './validation';
 
 export interface TrainerOptions {
@@ -71,7 +72,7 @@ export interface TrainerOptions {
   data?: LoadTrainingData;
 }
 
-/** Thrown between phases to give up a step that has not changed anything yet. */
+/** Gives up a step between phases, before it has changed anything. */
 class StepAbandoned extends Error {}
 
 /** What a session trains with. */
@@ -363,15 +364,6 @@ function scheduleOf({ trainer }: ResolvedConfig, totalSteps: number): Schedule {
     validateFirst: trainer.val_before_train,
     validateOnly: trainer.val_only,
   };
-}
-
-/** A worker's death ends the run at once, also while it waits for something else, such as a reward. */
-function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): Promise<T> {
-  if (!failed) return work;
-  const failure = failed.then((error): never => {
-    throw error;
-  });
-  return Promise.race([work, failure]);
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {
