@@ -43,7 +43,8 @@ function fakeEngine(
       engine.coefs.add(o.routerZLossCoef);
       engine.seen.push(Array.from(batch.get('responseMask')));
       weights = weights * 0.9 + batch.get('tokens').reduce((a, b) => a + b, 0) * 1e-3;
-      return { 'actor/loss': weights, 'actor/lr': 0.1, 'perf/mfu/actor': performance.now() };
+      const further = { 'actor/mtp_losses/mtp_1_loss': 2 };
+      return { 'actor/loss': weights, 'actor/lr': 0.1, ...further, 'perf/mfu/actor': performance.now() };
     },
     computeLogProb: async (batch: Batch) => ({
       logProbs: new Float32Array(batch.numResponseTokens).fill(-weights),
@@ -106,7 +107,8 @@ test('trains all epochs, validates, saves the model', async () => {
   const lines = readFileSync(join(directory, 'metrics.jsonl'), 'utf8').trim().split('\n');
   expect(lines).toHaveLength(6);
   expect(lines[2]).toMatch(/"train\/loss".*"val\/loss"/);
-  expect(lines[1]).not.toMatch(/val\/loss|perf\//);
+  expect(lines[1]).not.toMatch(/val\/loss|perf\/|actor\//);
+  expect(lines[1]).toMatch(/"train\/mtp_losses\/mtp_1_loss":2/);
 });
 
 test('after_each_epoch is a pass over the data', async () => {

@@ -70,6 +70,7 @@ const NAMES: Record<string, string> = {
   'actor/lr': 'train/lr',
   'actor/update_skipped': 'train/update_skipped',
 };
+const sftName = (name: string): string => NAMES[name] ?? name.replace(/^actor(?=\/mtp_losses\/)/, 'train');
 
 /**
  * Supervised fine-tuning: cross-entropy of the response tokens, averaged over the tokens of each batch; one optimiser
@@ -167,7 +168,7 @@ export class SftTrainer {
           engine.updateSft(batch, { routerZLossCoef: this.config.model.router_z_loss_coef }),
         );
         engine.setPhase?.(null);
-        const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
+        const named = Object.entries(update).map(([name, value]) => [sftName(name), value]);
         const { length } = batch.get('tokens');
         total += length;
         const counts = { 'train/global_tokens': length, 'train/total_tokens(B)': total / 1e9 };
