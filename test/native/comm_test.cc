@@ -20,8 +20,8 @@ at::Tensor values(int64_t rank, int64_t count) {
 
 const CollectiveLabel kLabel{"forward", "layers.0"};
 
-// The policies of Gloo's threads for incoming messages. A listing of a process's threads ends early where one of
-// them ends meanwhile, so it may lack some.
+// The policies of Gloo's threads for incoming messages. A listing of a process's threads ends early where one
+// of them ends meanwhile, so it may lack some.
 std::vector<int> policies_of_message_threads() {
   std::vector<int> policies;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {

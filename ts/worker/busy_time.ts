@@ -10,7 +10,8 @@ const THREADS = '/proc/self/task';
  * it. A thread that waits for a collective or for a lock sleeps; one that waits for a core is busy, and late for its peers.
  */
 export class BusyTime {
-  #before = read();
+  /** What was last seen of each thread, those of which the list may lack now too. */
+  readonly #before = new Map(read());
   #last = performance.now();
 
   /** Milliseconds since it was last asked; undefined: it was asked just now, or the kernel does not say. */
@@ -18,22 +19,23 @@ export class BusyTime {
     const now = performance.now();
     if (now - this.#last < LEAST_MS) return undefined;
     this.#last = now;
-    const before = this.#before;
-    this.#before = read();
     let busiest = -1;
-    for (const [thread, time] of this.#before) busiest = Math.max(busiest, time - (before.get(thread) ?? 0));
+    for (const [thread, time] of read()) {
+      busiest = Math.max(busiest, time - (this.#before.get(thread) ?? 0));
+      this.#before.set(thread, time);
+    }
     return busiest < 0 ? undefined : busiest / 1e6;
   }
 }
 
-/** Nanoseconds on a core and waiting for one, by thread. */
-function read(): Map<string, number> {
-  const times = new Map<string, number>();
+/** Nanoseconds on a core and waiting for one, by thread. Where a thread ends meanwhile, the kernel's list may end before the others. */
+function read(): [string, number][] {
+  const times: [string, number][] = [];
   try {
     for (const thread of readdirSync(THREADS)) {
       if (thread === String(process.pid)) continue;
       const [ran, waited] = readFileSync(`${THREADS}/${thread}/schedstat`, 'utf8').split(' ').map(Number);
-      times.set(thread, (ran as number) + (waited as number));
+      times.push([thread, (ran as number) + (waited as number)]);
     }
   } catch {
     // There is no /proc, or a thread has ended meanwhile: what was read is what is known.
