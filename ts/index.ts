@@ -143,6 +143,7 @@ export type {
   WeightSource,
 } from './rollout/engine';
 export type { NativeRolloutConfig } from './rollout/native/native_options';
+export type { SpeculativeConfig } from './rollout/native/speculative_options';
 export type {
   FinishReason,
   RolloutRequest,

@@ -24,6 +24,15 @@ std::vector<T> to_vector(const at::Tensor& tensor) {
   return std::vector<T>(data, data + tensor.numel());
 }
 
+DraftOptions read_draft_options(const Field& dto) {
+  if (dto.is_null()) return {};
+  return {.num_tokens = dto["numTokens"].count(),
+          .min_match = dto["minMatch"].count(),
+          .max_match = dto["maxMatch"].count(),
+          .max_sequences = dto["maxSequences"].count(),
+          .remembered_tokens = dto["rememberedTokens"].count()};
+}
+
 RolloutOptions read_rollout_options(const Field& dto) {
   RolloutOptions options;
   options.max_sequences = dto["maxSequences"].count();
@@ -36,6 +45,7 @@ RolloutOptions read_rollout_options(const Field& dto) {
   options.tensor_parallel = dto["tensorParallel"].count();
   options.quantization = read_quantization(dto["quantization"]);
   options.routed_experts = dto["routedExperts"].boolean();
+  options.drafts = read_draft_options(dto["drafts"]);
   return options;
 }
 
@@ -115,6 +125,9 @@ Napi::Value write_rollout_stats(Napi::Env env, const RolloutStats& stats) {
   dto.Set("cachedPromptTokens", number(stats.cached_prompt_tokens));
   dto.Set("generatedTokens", number(stats.generated_tokens));
   dto.Set("computedTokens", number(stats.computed_tokens));
+  dto.Set("drafts", number(stats.drafts));
+  dto.Set("draftedTokens", number(stats.drafted_tokens));
+  dto.Set("acceptedTokens", number(stats.accepted_tokens));
   dto.Set("hostChoices", number(stats.host_choices));
   dto.Set("steps", number(stats.steps));
   dto.Set("preemptions", number(stats.preemptions));

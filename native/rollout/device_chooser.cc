@@ -50,7 +50,7 @@ void DeviceChooser::begin(int64_t first, const at::Tensor& logits) {
     const Sequence& sequence = *use.sequence;
     kernels::TokenWish wish{.options = sampler_options(sequence), .target = use.target};
     if (use.target < 0) {
-      wish.uniform = uniform_of(sequence);
+      wish.uniform = uniform_of(use);
       wish.top = static_cast<int32_t>(std::min(sequence.request.sampling.top_log_probs, vocab));
       if (sequence.request.sampling.changes_logits()) {
         wish.changed = static_cast<int32_t>(changes.rows.size());

@@ -74,6 +74,14 @@ struct RolloutOutput {
   bool needs_mask = false;  // it waits for the mask of its next token
 };
 
+// Speculative decoding (rollout/drafter.h). It changes no token.
+struct DraftOptions {
+  int64_t num_tokens = 0;                        // guessed per sequence and step at most; 0: none
+  int64_t min_match = 2, max_match = 8;          // of a sequence's last tokens, those that are looked up
+  int64_t max_sequences = 16;                    // where more decode at the same time nothing is guessed
+  int64_t remembered_tokens = int64_t{1} << 22;  // of responses that have ended
+};
+
 // How much of the machine a rollout may take. Of all this quantization and tensor_parallel alone change
 // tokens.
 struct RolloutOptions {
@@ -89,6 +97,7 @@ struct RolloutOptions {
   int64_t logits_bytes = int64_t{64} << 20;  // of the logits that exist at once
   // Of a mixture of experts: also say which ones the tokens went to.
   bool routed_experts = false;
+  DraftOptions drafts;
   // Neighbouring ranks that decode together where each trains with whole matrices: each has a part of every
   // matrix and of the cache. It changes the rounding of log-probs, and a token where that decides.
   int64_t tensor_parallel = 1;
@@ -103,6 +112,8 @@ struct RolloutStats {
   int64_t cache_bytes = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;  // since it was made
   int64_t computed_tokens = 0;                                                // rows of all steps
+  // Runs with a draft, their tokens, and those of them that were sampled, which generated_tokens counts, too.
+  int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
   int64_t host_choices = 0;  // tokens whose logits came from a device to the host (rollout/token_chooser.h)
   int64_t steps = 0, preemptions = 0, version = 0;
 };

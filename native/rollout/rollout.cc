@@ -36,6 +36,9 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
           "this model");
   require(!options.routed_experts || config.moe, kBad,
           "[rollout] there are no routed experts to record: the model has no experts");
+  require(options.drafts.num_tokens == 0 || !config.delta, kBad,
+          "[rollout] the states of this model's linear attention cannot take a draft back: expected no "
+          "speculative decoding for this model");
   if (options.max_positions == 0) options.max_positions = config.max_positions;
   require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
           "[rollout] expected max_model_len from 1 to the model's ", config.max_positions,
@@ -59,7 +62,8 @@ ModelConfig cached_part(const Decoder& decoder) {
 
 SchedulerLimits limits_of(const RolloutOptions& options, const CacheSizes& sizes) {
   return {sizes.sequences,         options.max_step_tokens, options.max_positions,
-          options.chunked_prefill, options.prefix_caching,  sizes.slots};
+          options.chunked_prefill, options.prefix_caching,  sizes.slots,
+          options.drafts};
 }
 
 }  // namespace
@@ -193,14 +197,19 @@ bool Rollout::step() {
   choose(hidden, uses.list);
   ++totals_.steps;
   totals_.computed_tokens += plan.rows;
+  for (const PlannedRun& run : plan.runs) {
+    totals_.drafts += run.drafted > 0 ? 1 : 0;
+    totals_.drafted_tokens += run.drafted;
+  }
   return true;
 }
 
 Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
   Uses uses;
-  const auto add = [&](int64_t row, const LogitsUse& of, int64_t position) {
+  const auto add = [&](int64_t row, const LogitsUse& of, int64_t position = 0,
+                       const PlannedRun* run = nullptr) {
     if (uses.rows.empty() || uses.rows.back() != row) uses.rows.push_back(row);
-    uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position});
+    uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position, run});
   };
   int64_t row = 0;
   for (const PlannedRun& run : plan.runs) {
@@ -212,8 +221,8 @@ Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
     }
     row += run.count;
     if (sequence.remaining() > run.count) continue;
-    add(row - 1, {&sequence, -1}, 0);
-    for (Sequence* copy : run.copies) add(row - 1, {copy, -1}, 0);
+    for (int64_t i = 0; i <= run.drafted; ++i) add(row - 1 - run.drafted + i, {&sequence, -1, i}, 0, &run);
+    for (Sequence* copy : run.copies) add(row - 1, {copy, -1});
   }
   return uses;
 }
@@ -239,18 +248,18 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
   const Choices choices = choose_tokens(
       logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, wanted);
   totals_.host_choices += choices.on_host;
-  const Sequence* failed = nullptr;  // gone; what follows in the list may be of it, too
+  const Sequence* done = nullptr;  // perhaps gone; what follows of it in the list is of no use
   for (size_t i = 0; i < uses.size(); ++i) {
     const Use& use = uses[i];
     Sequence* sequence = use.of.sequence;
-    if (sequence == failed) continue;
+    if (sequence == done) continue;
     const Chosen& own = choices.chosen[i];
     if (use.of.target < 0) {
-      append(*sequence, own);
+      if (!take(use, own)) done = sequence;
       continue;
     }
     if (!own.sampled.finite) {
-      failed = sequence;
+      done = sequence;
       fail_non_finite(*sequence, "the log-prob of prompt token " + std::to_string(use.position));
       continue;
     }
@@ -260,17 +269,33 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
   }
 }
 
-void Rollout::append(Sequence& sequence, const Chosen& chosen) {
+bool Rollout::take(const Use& use, const Chosen& chosen) {
+  const auto at = static_cast<size_t>(use.of.ahead);
+  bool right = false;
+  if (chosen.sampled.finite && use.run != nullptr && at < use.run->guess.tokens.size()) {
+    right = use.run->guess.tokens[at] == chosen.sampled.token;
+    scheduler_.guessed(use.run->guess, use.of.ahead, right);
+  }
+  if (!append(*use.of.sequence, chosen) || !right || use.of.ahead == use.run->drafted) return false;
+  ++totals_.accepted_tokens;
+  scheduler_.accept(*use.of.sequence);
+  return true;
+}
+
+bool Rollout::append(Sequence& sequence, const Chosen& chosen) {
   const RequestSampling& s = sequence.request.sampling;
   if (chosen.none_left) {
-    return fail_request(sequence,
-                        "[rollout] penalties, logit bias, bad words and mask leave no token of finite logits "
-                        "for response token " +
-                            std::to_string(sequence.response_length()) + ": give options that allow one",
-                        false);
+    fail_request(sequence,
+                 "[rollout] penalties, logit bias, bad words and mask leave no token of finite logits for "
+                 "response token " +
+                     std::to_string(sequence.response_length()) + ": give options that allow one",
+                 false);
+    return false;
   }
-  if (!chosen.sampled.finite)
-    return fail_non_finite(sequence, "response token " + std::to_string(sequence.response_length()));
+  if (!chosen.sampled.finite) {
+    fail_non_finite(sequence, "response token " + std::to_string(sequence.response_length()));
+    return false;
+  }
   const int32_t token = chosen.sampled.token;
   RolloutOutput& output = sequence.output;
   sequence.tokens.push_back(token);
@@ -284,10 +309,14 @@ void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   if (sequence.response_length() == 1) totals_.cached_prompt_tokens += output.cached_tokens;
   const bool stops =
       std::find(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) != s.stop_token_ids.end();
-  if (!stops && sequence.response_length() < s.max_new_tokens) return scheduler_.report(sequence);
+  if (!stops && sequence.response_length() < s.max_new_tokens) {
+    scheduler_.report(sequence);
+    return true;
+  }
   if (routing_) output.routed_experts = routing_->read(sequence.pages, sequence.length() - 1);
   output.finish = stops ? Finish::kStop : Finish::kLength;
   scheduler_.finish(sequence);
+  return false;
 }
 
 void Rollout::fail_non_finite(Sequence& sequence, const std::string& what) {

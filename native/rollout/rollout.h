@@ -22,8 +22,8 @@ namespace troupe {
 // Every row of a step is computed apart from the others, and the t-th token of a request is drawn with a
 // number that depends on (seed, t) alone. A request's tokens therefore depend on its prompt, its options, its
 // seed and the weights: not on what else runs, on the limits, on how prompts are cut, on what is found in the
-// cache, on preemption or on the number of threads. (On a GPU: up to rounding where prompts are cut
-// otherwise.)
+// cache, on what was drafted, on preemption or on the number of threads. (On a GPU: up to rounding where
+// prompts are cut otherwise.)
 class Rollout {
  public:
   // kInvalidArgument for options that make no sense, and for a cache without room for a page.
@@ -55,6 +55,7 @@ class Rollout {
     int64_t row;  // of Uses::rows
     LogitsUse of;
     int64_t position;
+    const PlannedRun* run;  // of the sequence whose token is sampled; null: of a copy, or none is sampled
   };
   struct Uses {
     std::vector<Use> list;
@@ -65,8 +66,11 @@ class Rollout {
   // Of the step that is about to run.
   Uses uses_of(const StepPlan& plan) const;
   void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
+  // Whether the sequence goes on with the next row of its run, whose token has been guessed right.
+  bool take(const Use& use, const Chosen& chosen);
   void copy_page(int64_t from, int64_t to);
-  void append(Sequence& sequence, const Chosen& chosen);
+  // False: it has ended.
+  bool append(Sequence& sequence, const Chosen& chosen);
   void fail_non_finite(Sequence& sequence, const std::string& what);
   void fail_request(Sequence& sequence, std::string reason, bool non_finite);
 

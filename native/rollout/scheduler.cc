@@ -25,7 +25,10 @@ bool same_images(const Sequence& a, const Sequence& b) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool)
-    : limits_(limits), pool_(pool), prefixes_(pool, limits.prefix_caching, limits.state_slots) {}
+    : limits_(limits),
+      pool_(pool),
+      prefixes_(pool, limits.prefix_caching, limits.state_slots),
+      drafter_(limits.drafts) {}
 
 void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -52,6 +55,7 @@ void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   sequence->images = std::move(images);
   sequence->request = std::move(request);
   by_id_[sequence->request.id] = sequence.get();
+  drafter_.begin(*sequence);
   if (sequence->request.sampling.constrained) report(*sequence);
   enqueue(std::move(sequence));
 }
@@ -76,6 +80,8 @@ void Scheduler::abort(uint64_t id) {
 }
 
 void Scheduler::finish(Sequence& sequence) {
+  drafter_.end(sequence);
+  prefixes_.put(sequence, sequence.computed);  // pages that a draft has filled
   prefixes_.leave(sequence);
   release(sequence);
   outputs_.push_back(std::move(sequence.output));
@@ -154,9 +160,35 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   if (count > 1) plan.apart = false;
   plan.rows += count;
   sequence.planned = true;
-  plan.runs.push_back({&sequence, count, {}, {}});
+  plan.runs.push_back({.sequence = &sequence, .count = count});
   prefixes_.put(sequence, sequence.computed + count);
   return true;
+}
+
+// Rows behind that of a sequence that decodes, for what may follow its next token. Room that others could
+// have is not taken for them: they may turn out to be for nothing.
+void Scheduler::add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan) {
+  Sequence& sequence = *run.sequence;
+  const RequestSampling& sampling = sequence.request.sampling;
+  // What changes logits follows from the tokens before, which a draft only guesses.
+  if (run.count != 1 || sequence.remaining() != 1 || sampling.changes_logits()) return;
+  // The last token of a response is never fed to the model.
+  const int64_t left = sampling.max_new_tokens - sequence.response_length() - 1;
+  run.guess = drafter_.guess(sequence, left);
+  int64_t rows = std::min(budget, drafter_.worth(run.guess, running()));
+  while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(sequence.length() + rows)) {
+    const int32_t page = pool_.available() > running() ? pool_.take() : -1;
+    if (page >= 0) {
+      sequence.pages.push_back(page);
+    } else {
+      --rows;
+    }
+  }
+  if (rows > 0) plan.apart = false;
+  run.drafted = rows;
+  run.count += rows;
+  plan.rows += rows;
+  budget -= rows;
 }
 
 // Admits the first of those that wait; false: no room for it.
@@ -239,6 +271,9 @@ StepPlan Scheduler::plan() {
     // It may have been preempted for one before it.
     if (sequence->running && !idle(*sequence)) add_run(*sequence, budget, plan);
   }
+  if (drafter_.drafts(running())) {
+    for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
+  }
   while (preemptions_ == preempted && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
     if (!admit(budget, plan)) break;
     if (!plan.runs.empty() && plan.runs.back().sequence == running_.back().get()) add_copies(plan);
@@ -249,7 +284,7 @@ StepPlan Scheduler::plan() {
 
 void Scheduler::computed(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
-    run.sequence->computed += run.count;
+    run.sequence->computed += run.known();
     for (Sequence* copy : run.copies) copy->computed = run.sequence->computed;
   }
   prefixes_.computed(plan);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rollout/drafter.h"
 #include "rollout/page_pool.h"
 #include "rollout/prefix_cache.h"
 #include "rollout/sequence.h"
@@ -21,6 +22,7 @@ struct SchedulerLimits {
   bool chunked_prefill = true;     // prompts may be cut over steps
   bool prefix_caching = true;
   int64_t state_slots = 0;  // no fewer than max_sequences; 0: of a model without states
+  DraftOptions drafts;
 };
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
@@ -46,6 +48,10 @@ class Scheduler {
   void computed(const StepPlan& plan);
   // A step has failed, perhaps while it was planned: no page is found in the index any more.
   void drop() { pool_.clear_index(); }
+  // The sequence has got the token that its draft had next, whose keys and values are therefore in its pages.
+  void accept(Sequence& sequence) { ++sequence.computed; }
+  // The token of a guess at this place has been sampled, or another one; those before it have.
+  void guessed(const Guess& guess, int64_t at, bool right) { drafter_.guessed(guess, at, right); }
   // Ends a sequence, whose output has the reason.
   void finish(Sequence& sequence);
 
@@ -73,6 +79,7 @@ class Scheduler {
   void release(Sequence& sequence);
   void start(Sequence& sequence, StepPlan& plan);
   bool add_run(Sequence& sequence, int64_t& budget, StepPlan& plan);
+  void add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan);
   bool admit(int64_t& budget, StepPlan& plan);
   void add_copies(StepPlan& plan);
   bool idle(const Sequence& sequence) const;
@@ -80,6 +87,7 @@ class Scheduler {
   SchedulerLimits limits_;
   PagePool& pool_;
   PrefixCache prefixes_;
+  Drafter drafter_;
   uint64_t arrivals_ = 0;
   int64_t preemptions_ = 0;
   std::list<Owner> waiting_;    // by priority, then arrival

@@ -32,6 +32,7 @@ struct Sequence {
     uint64_t chain;  // of the pages up to there, once they are in the index
   };
   std::vector<Mark> marks;
+  uint64_t family = 0;     // of its prompt, of a rollout that drafts (rollout/drafter.h)
   bool looked_up = false;  // the prompt, in the index
   bool running = false;    // admitted
   bool planned = false;    // for the step that is being planned

@@ -14,13 +14,25 @@ struct PlannedSnapshot {
   int64_t count, slot;
 };
 
-// Positions [sequence->computed, + count) of one sequence. Its copies are sequences with the same tokens,
-// which sample from the logits of its last row and get its last page and its state.
+// What may follow the tokens of a sequence.
+struct Guess {
+  int64_t match = 0;  // so many of its last tokens stand before them elsewhere
+  std::vector<int32_t> tokens;
+};
+
+// Positions [sequence->computed, + count) of one sequence, the last of them those of a draft: the first
+// tokens of the guess. Its copies are sequences with the same tokens, which sample from the logits of its
+// last row and get its last page and its state.
 struct PlannedRun {
   Sequence* sequence;
   int64_t count;
   std::vector<Sequence*> copies;
   std::vector<PlannedSnapshot> snapshots;  // by count
+  Guess guess;
+  int64_t drafted = 0;
+
+  // Positions of tokens that it has.
+  int64_t known() const { return count - drafted; }
 };
 
 struct StepPlan {

@@ -70,7 +70,8 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
     const int64_t first = row;
     for (int64_t i = 0; i < run.count; ++i, ++row) {
-      tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
+      tokens[row] = i < run.known() ? sequence.tokens[static_cast<size_t>(sequence.computed + i)]
+                                    : run.guess.tokens[static_cast<size_t>(i - run.known())];
       positions[row] = static_cast<int32_t>(sequence.computed + i);
     }
     if (!sequence.images.empty()) images.add(run, first, positions + first);

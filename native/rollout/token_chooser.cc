@@ -102,7 +102,7 @@ Chosen choose(float* logits, const LogitsKind& kind, const LogitsUse& use) {
   }
   chosen.sampled.token = use.target;
   if (samples) {
-    const Sampled sampled = sample_token(from, vocab, options, uniform_of(sequence));
+    const Sampled sampled = sample_token(from, vocab, options, uniform_of(use));
     chosen.none_left = !sampled.finite;
     if (chosen.none_left) return chosen;
     chosen.sampled = sampled;
@@ -153,8 +153,9 @@ SamplerOptions sampler_options(const Sequence& sequence) {
   return {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p, .min_p = s.min_p};
 }
 
-double uniform_of(const Sequence& sequence) {
-  return uniform(sequence.request.seed, static_cast<uint64_t>(sequence.response_length()));
+double uniform_of(const LogitsUse& use) {
+  return uniform(use.sequence->request.seed,
+                 static_cast<uint64_t>(use.sequence->response_length() + use.ahead));
 }
 
 Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const LogitsKind& kind,

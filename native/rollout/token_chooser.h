@@ -17,6 +17,7 @@ namespace troupe {
 struct LogitsUse {
   Sequence* sequence = nullptr;
   int32_t target = -1;  // of a prompt; -1: a token is to be sampled
+  int64_t ahead = 0;    // tokens of a draft between those of the sequence and the one to be sampled
 };
 
 struct Chosen {
@@ -26,8 +27,8 @@ struct Chosen {
 };
 
 SamplerOptions sampler_options(const Sequence& sequence);
-// The number that its next token is drawn with.
-double uniform_of(const Sequence& sequence);
+// The number that the token is drawn with.
+double uniform_of(const LogitsUse& use);
 
 // The logits of uses [>= as many, V] float32, in their order, before the final soft cap and the scaling;
 // the chooser may overwrite them, and has done with them when it asks again.

@@ -23,6 +23,7 @@ test('positions of a page of keys and values', async () => {
       tensorParallel: 1,
       quantization: 'none',
       routedExperts: false,
+      drafts: null,
     });
     const perPosition = 2 * 4 * model.numLayers * model.numKvHeads * model.headDim; // key and value, float32
     expect(pages).toBeGreaterThan(1);

@@ -182,6 +182,7 @@ test('a rollout is opened again for as long as nobody has asked it for anything'
       tensorParallel: 1,
       quantization: 'none',
       routedExperts: false,
+      drafts: null,
     },
   };
   await binding.openRollout(engine, options);

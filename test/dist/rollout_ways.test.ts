@@ -7,6 +7,7 @@ import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import type { NativeModelConfig } from '../../ts/native/bridge';
 import type { RolloutStats } from '../../ts/rollout/engine';
+import type { NativeRolloutConfig } from '../../ts/rollout/native/native_options';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { CONFORMANCE } from '../helpers/conformance';
 import { modelTensors, writeModel } from '../helpers/e2e_workspace';
@@ -89,6 +90,31 @@ const ALONE: Way = {
   within: BITS,
 };
 
+/** After other responses to the same prompts, which drafts are made from: greedy ones are the same again. */
+const drafted = async ({ actor, list }: Play): Promise<RolloutResult[]> => {
+  const others = list.map(({ sampling, ...request }, i) => ({
+    ...request,
+    sampling: { ...sampling, seed: BigInt(1000 + i) },
+  }));
+  await together({ actor, list: others });
+  return await together({ actor, list });
+};
+
+const DRAFTING: NativeRolloutConfig = {
+  freeCacheEngine: false,
+  speculative: {
+    method: 'ngram',
+    numSpeculativeTokens: 5,
+    promptLookupMin: 1,
+    disableByBatchSize: 100 * REQUESTS,
+  },
+};
+
+const someWereRight: Way['taken'] = ({ draftedTokens, acceptedTokens }) => {
+  expect(acceptedTokens).toBeGreaterThan(0);
+  expect(draftedTokens).toBeGreaterThan(acceptedTokens);
+};
+
 const TP: Way = {
   way: 'tp 2',
   workers: 2,
@@ -140,6 +166,25 @@ const WAYS: readonly Way[] = [
     within: { alone: 2e-5, scored: 2e-5 },
   },
   TP,
+];
+
+/** Of models whose layers can take a draft back: attention alone. */
+const WITH_DRAFTS: readonly Way[] = [
+  {
+    way: 'several tokens per step, by drafts',
+    workers: 1,
+    options: () => ({ rollout: DRAFTING }),
+    play: drafted,
+    taken: someWereRight,
+    within: BITS,
+  },
+  {
+    ...TP,
+    way: 'drafts, tp 2',
+    options: () => ({ parallel: { tp: 2 }, rollout: DRAFTING }),
+    play: drafted,
+    taken: someWereRight,
+  },
 ];
 
 /** What computeLogProb says of these answers: for each temperature of those that have it. */
@@ -207,10 +252,11 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
     alone = await run(model, ALONE);
   });
 
-  test.each(WAYS)('$way: as alone', async (way) => {
+  const { config } = loadModelDirectory(model, 'lm');
+  const ways = config.delta === null ? [...WAYS, ...WITH_DRAFTS] : WAYS;
+  test.each(ways)('$way: as alone', async (way) => {
     const results = await run(model, way);
     expect(tokensOf(results)).toEqual(tokensOf(alone));
-    const { config } = loadModelDirectory(model, 'lm');
     expectWithin(logProbsOf(results), logProbsOf(alone), roundedTo(way.within.alone, config));
   });
 });

@@ -302,6 +302,10 @@ test('a cache that is smaller than the model bounds requests, and serve has the 
     code: 2,
     stderr: expect.stringContaining('--max-model-len: expected at most 1000000, the positions of the model'),
   });
+  expect(await run('--num-speculative-tokens', '-1')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--num-speculative-tokens: expected an integer from 0 to'),
+  });
   expect(await run('--gpu-memory-utilization', '1.5')).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),

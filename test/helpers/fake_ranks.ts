@@ -125,6 +125,9 @@ export class FakeRank {
       promptTokens: 0,
       cachedPromptTokens: 0,
       generatedTokens: 0,
+      drafts: 0,
+      draftedTokens: 0,
+      acceptedTokens: 0,
       hostChoices: 0,
       preemptions: 0,
     };

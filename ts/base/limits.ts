@@ -16,6 +16,10 @@ export const RUN_LIMITS = {
   samples: 65_536,
   /** Sequences in one batch, or rows in one step. */
   sequences: 2 ** 24,
+  /** Tokens that a place has in common with the end of a text, to draft from. */
+  match: 256,
+  /** Tokens of responses that have ended, to draft from. */
+  history: 2 ** 31,
   /** In one sequence. */
   tokens: 2 ** 24,
   /** In one micro-batch, or in one batch: they are addressed with 31 bits. */

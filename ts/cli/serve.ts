@@ -36,6 +36,8 @@ export interface ServeOptions {
   maxModelLen: number | null;
   /** Share of memory for keys and values; null: the engine's default. */
   gpuMemoryUtilization: number | null;
+  /** Drafted per request and step; 0: none. */
+  numSpeculativeTokens: number;
   /** null: images are read where the model has a tower for them. */
   readImages: boolean | null;
   /** `maxBodyBytes` null: there is room for text, or for images where they are read. */
@@ -56,10 +58,15 @@ export async function serve(
 ): Promise<number> {
   const { model: directory } = options;
   const { readsImages, config, eosTokenIds } = servedDirectory(directory, options.readImages);
-  const { chatTemplate, maxModelLen, gpuMemoryUtilization, tensorParallel } = options;
+  const { chatTemplate, maxModelLen, gpuMemoryUtilization, numSpeculativeTokens, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
       `serve: --max-model-len: expected at most ${config.maxPositions}, the positions of the model, got ${maxModelLen}`,
+    );
+  }
+  if (numSpeculativeTokens > 0 && config.delta !== null) {
+    throw new UsageError(
+      'serve: --num-speculative-tokens: the states of linear attention cannot take a draft back: leave it out for this model',
     );
   }
   const problem = tensorProblem(tensorParallel, config);
@@ -84,6 +91,7 @@ export async function serve(
       eosTokenIds: endTokenIds(eosTokenIds, tokenizer),
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
+      ...(numSpeculativeTokens === 0 ? {} : { speculative: { method: 'ngram', numSpeculativeTokens } }),
     },
   });
   const closers: (() => Promise<void>)[] = [() => actor.close()];

@@ -56,6 +56,13 @@ export const withServe = (y: Argv) =>
       describe:
         "Share of the GPU's memory for the model and the cache of keys and values, 0.5; on a CPU a quarter of it, of the machine's memory, for the cache",
     })
+    .option('num-speculative-tokens', {
+      type: 'number',
+      requiresArg: true,
+      default: 0,
+      describe:
+        'Guesses per request and step, from its prompt and what it has said: faster where answers repeat these, and not another token; 0: none',
+    })
     .option('max-requests', {
       type: 'number',
       requiresArg: true,
@@ -102,6 +109,7 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
       `serve: --gpu-memory-utilization: expected a number above 0 and at most 1, got ${share}`,
     );
   }
+  within('num-speculative-tokens', a.numSpeculativeTokens, 0, RUN_LIMITS.tokens);
   within('max-requests', a.maxRequests, 1, 1_000_000);
   within('grace', a.grace, 0, 86_400, false);
   const maxBodyBytes = a.maxBody === undefined ? null : parseByteSize(a.maxBody);
@@ -122,6 +130,7 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     tensorParallel,
     maxModelLen: a.maxModelLen ?? null,
     gpuMemoryUtilization: share ?? null,
+    numSpeculativeTokens: a.numSpeculativeTokens,
     readImages: a.readImages ?? null,
     server: {
       host: a.host,

@@ -20,6 +20,15 @@ export interface NativeRolloutOptions {
   tensorParallel: number;
   quantization: NativeQuantization;
   routedExperts: boolean;
+  drafts: NativeDraftOptions | null;
+}
+
+export interface NativeDraftOptions {
+  numTokens: number;
+  minMatch: number;
+  maxMatch: number;
+  maxSequences: number;
+  rememberedTokens: number;
 }
 
 export interface NativeRequestSampling {
@@ -91,6 +100,9 @@ export interface NativeRolloutStats {
   cachedPromptTokens: number;
   generatedTokens: number;
   computedTokens: number;
+  drafts: number;
+  draftedTokens: number;
+  acceptedTokens: number;
   hostChoices: number;
   steps: number;
   preemptions: number;

@@ -14,4 +14,12 @@ export function checkDecoding(
   const problem = tensorProblem(ranks, model);
   if (problem !== null)
     throw new ConfigError(`${DECODING_RANKS}: ${problem} of the model, got ${ranks}`, DECODING_RANKS);
+  const { speculative_config } = config.actor_rollout_ref.rollout;
+  if (speculative_config.method !== null && model.delta !== null) {
+    const key = 'actor_rollout_ref.rollout.speculative_config.method';
+    throw new ConfigError(
+      `${key}: the states of linear attention cannot take a draft back: expected null for this model`,
+      key,
+    );
+  }
 }

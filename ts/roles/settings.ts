@@ -60,6 +60,23 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     tensorParallel: decodingRanks(config),
     routedExperts: rollout.enable_rollout_routing_replay,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),
+    ...speculative(rollout.speculative_config),
+  };
+}
+
+function speculative(
+  own: ResolvedConfig['actor_rollout_ref']['rollout']['speculative_config'],
+): Pick<NativeRolloutConfig, 'speculative'> {
+  if (own.method === null) return {};
+  return {
+    speculative: {
+      method: own.method,
+      numSpeculativeTokens: own.num_speculative_tokens,
+      promptLookupMin: own.prompt_lookup_min,
+      promptLookupMax: own.prompt_lookup_max,
+      disableByBatchSize: own.disable_by_batch_size,
+      historyTokens: own.history_tokens,
+    },
   };
 }
 

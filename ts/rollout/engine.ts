@@ -37,7 +37,11 @@ export interface RolloutStats {
   promptTokens: number;
   cachedPromptTokens: number;
   generatedTokens: number;
-  /** Of these, those whose logits came from a GPU to the host: there were more candidates than it keeps (docs/cuda.md). */
+  /** Steps of a request that checked a draft, the tokens of these drafts, and those of them that were then sampled (speculative decoding). */
+  drafts: number;
+  draftedTokens: number;
+  acceptedTokens: number;
+  /** Of the generated ones, those whose logits came from a GPU to the host: there were more candidates than it keeps (docs/cuda.md). */
   hostChoices: number;
   preemptions: number;
   version: number;

@@ -11,6 +11,8 @@ const GAUGES: readonly [keyof RolloutStats, string, string][] = [
   ['waiting', 'requests_waiting', 'Requests that wait for room'],
   ['cachePositions', 'cache_positions', 'Positions of keys and values that there is room for'],
   ['cachePositionsUsed', 'cache_positions_used', 'Positions of keys and values in use'],
+  ['draftedTokens', 'drafted_tokens', 'Tokens that were drafted, since the start'],
+  ['acceptedTokens', 'accepted_tokens', 'Tokens of drafts that were then sampled, since the start'],
   ['hostChoices', 'host_choices', 'Tokens that were chosen on the host, though the model is on a GPU'],
   ['preemptions', 'preemptions', 'Requests that had to make room, since the start'],
   ['version', 'weight_version', 'Version of the weights'],

@@ -6,6 +6,7 @@ import type { Asynchrony } from '../config/derived/asynchrony';
 import { type CollectContext, type Collector, type Phase, scored, type Taken } from './collect';
 import { differs, tooFew } from './dynamic_sampling';
 import { collectGroup } from './group_rollout';
+import { DraftMetrics } from './metrics/draft_metrics';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { offPolicyMetrics } from './metrics/off_policy_metrics';
 import { newestEpoch, type PromptStream, type StreamedPrompt } from './prompt_stream';
@@ -64,6 +65,7 @@ export class AsyncCollector implements Collector {
   private paused = false;
   /** Of trajectories: they stand still while their engine does. */
   private readonly timers = new StoppableTimers();
+  private readonly drafts: DraftMetrics;
   /** Since the last step took its own. */
   private evicted = noneEvicted();
   /** Prompts in a row, of these and earlier steps, whose responses are alike; and of the last of them, those whose agent always failed. */
@@ -74,6 +76,7 @@ export class AsyncCollector implements Collector {
     private readonly stream: PromptStream,
     private readonly options: AsyncOptions,
   ) {
+    this.drafts = new DraftMetrics(context.engines.rollout);
     const { data } = context.config;
     const { ahead, maxSpan, strategy, totalSteps } = options;
     this.queue = new ReplayQueue({
@@ -109,7 +112,7 @@ export class AsyncCollector implements Collector {
       epoch: newestEpoch(taken.map(({ prompt }) => prompt)),
       scored: { ...whole, rewards: { ...whole.rewards, failures } },
       metrics,
-      timings: { [ROLLOUT_IDLE]: this.idleRatio() },
+      timings: { [ROLLOUT_IDLE]: this.idleRatio(), ...(await this.drafts.take()) },
       generatedTokens: whole.batch.numResponseTokens + evicted.tokens,
       trajectories: [...trajectories, ...evicted.trajectories],
     };

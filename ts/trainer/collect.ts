@@ -8,6 +8,7 @@ import type { RolloutEngine } from '../rollout/engine';
 import { type AgentRollout, type Collected, collectBatch, scoreTrajectories } from './agent_rollout';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
+import { DraftMetrics } from './metrics/draft_metrics';
 import type { Metrics } from './metrics/metrics';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
 import { type RolloutRecordings, type StepRollout, unrecorded } from './rollout_recordings';
@@ -30,7 +31,7 @@ export interface CollectContext {
 /** What a step learns from. */
 export interface Taken extends Sampled {
   trajectories: readonly Trajectory[];
-  /** Shares of time that no phase tells. */
+  /** What differs from run to run, and no phase tells: shares of time, how well drafts were. */
   timings: Metrics;
 }
 
@@ -67,17 +68,23 @@ export interface BatchSource extends Pick<PromptSource, 'batchesPerEpoch' | 'nex
 
 /** The next batch of prompts for every step, or with dynamic sampling as many as it takes: nothing else is worked on. */
 export class BatchCollector implements Collector {
+  private readonly drafts: DraftMetrics;
+
   constructor(
     private readonly context: CollectContext,
     private readonly source: BatchSource,
     private readonly recordings: RolloutRecordings | null = null,
-  ) {}
+  ) {
+    this.drafts = new DraftMetrics(context.engines.rollout);
+  }
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
     const { rollout } = this.context.engines;
     const from = (await this.recordings?.of(step, rollout)) ?? unrecorded(rollout);
     try {
-      return await this.takeFrom(from, step, phase, pause);
+      await this.drafts.take(); // of a validation before
+      const taken = await this.takeFrom(from, step, phase, pause);
+      return { ...taken, timings: await this.drafts.take() };
     } finally {
       from.close();
     }
@@ -88,7 +95,7 @@ export class BatchCollector implements Collector {
     step: number,
     phase: Phase,
     pause: () => void,
-  ): Promise<Taken> {
+  ): Promise<Omit<Taken, 'timings'>> {
     const { config } = this.context;
     const trajectories: Trajectory[] = [];
     const generate = async (index: number): Promise<Generation> => {
@@ -104,7 +111,7 @@ export class BatchCollector implements Collector {
     if (!enable || metric === null) {
       const generation = await generate(0);
       const { numResponseTokens: generatedTokens } = generation.scored.batch;
-      return { ...generation, metrics: rollout.metrics(), timings: {}, generatedTokens, trajectories };
+      return { ...generation, metrics: rollout.metrics(), generatedTokens, trajectories };
     }
     const sampled = await sampleGroups(generate, {
       wanted: config.data.train_batch_size,
@@ -113,7 +120,7 @@ export class BatchCollector implements Collector {
       batchesPerEpoch: this.source.batchesPerEpoch,
       onError: config.reward.on_error,
     });
-    return { ...sampled, metrics: { ...sampled.metrics, ...rollout.metrics() }, timings: {}, trajectories };
+    return { ...sampled, metrics: { ...sampled.metrics, ...rollout.metrics() }, trajectories };
   }
 
   nudge(): void {}

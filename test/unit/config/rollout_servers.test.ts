@@ -47,7 +47,36 @@ test('weights of 8 bits bring rollout correction with them, unless it says what 
   expect(rolloutOptions(load())).not.toHaveProperty('quantization');
 });
 
+test('drafts of our own engine, where a method says how they are made', () => {
+  expect(rolloutOptions(load())).not.toHaveProperty('speculative');
+  expect(rolloutOptions(load('speculative_config.num_speculative_tokens=3'))).not.toHaveProperty(
+    'speculative',
+  );
+  const given = ['method=ngram', 'num_speculative_tokens=3', 'prompt_lookup_max=5', 'history_tokens=0'];
+  expect(rolloutOptions(load(...given.map((text) => `speculative_config.${text}`))).speculative).toEqual({
+    method: 'ngram',
+    numSpeculativeTokens: 3,
+    promptLookupMin: 2,
+    promptLookupMax: 5,
+    disableByBatchSize: 16,
+    historyTokens: 0,
+  });
+});
+
 const REFUSED: [string, string[], string, RegExp][] = [
+  [
+    'drafts of servers',
+    ['name=vllm', 'mode=managed', 'speculative_config.method=ngram'],
+    'speculative_config.method',
+    /is of our own engine/,
+  ],
+  ['drafts of a model', ['speculative_config.method=eagle'], 'speculative_config.method', /expected .*ngram/],
+  [
+    'a shortest match that is longer than the longest',
+    ['speculative_config.prompt_lookup_min=9'],
+    'speculative_config.prompt_lookup_min',
+    /expected at most prompt_lookup_max 8, got 9/,
+  ],
   [
     'a server without a name',
     ['mode=server', 'server.addresses=[http://a]'],

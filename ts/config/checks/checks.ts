@@ -32,7 +32,7 @@ import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
 import { checkOptim } from './optim_checks';
 import { checkReward } from './reward_checks';
-import { checkRolloutServers } from './rollout_checks';
+import { checkDrafts, checkRolloutServers } from './rollout_checks';
 
 /** What both programs have in common. */
 function runChecks({ trainer }: ResolvedConfig | ResolvedSftConfig): (() => void)[] {
@@ -134,6 +134,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkRouterZLoss('actor_rollout_ref.actor', actor),
     () => checkRouterZLoss('critic', critic),
     () => checkSampling(roles.rollout),
+    () => checkDrafts(config),
     () => checkRolloutServers(config),
     () => checkAsynchrony(config),
     () => checkResuming(trainer),

@@ -13,8 +13,16 @@ import { SERVER_NAMES } from '../schema/rollout_server_section';
 const ROLLOUT = 'actor_rollout_ref.rollout';
 
 /** @throws ConfigError naming the key */
+export function checkDrafts({ actor_rollout_ref: { rollout } }: ResolvedConfig): void {
+  const { prompt_lookup_min: least, prompt_lookup_max: most } = rollout.speculative_config;
+  const key = `${ROLLOUT}.speculative_config.prompt_lookup_min`;
+  if (least > most)
+    throw new ConfigError(`${key}: expected at most prompt_lookup_max ${most}, got ${least}`, key);
+}
+
+/** @throws ConfigError naming the key */
 export function checkRolloutServers(config: ResolvedConfig): void {
-  const { name, mode, server, quantization } = config.actor_rollout_ref.rollout;
+  const { name, mode, server, quantization, speculative_config } = config.actor_rollout_ref.rollout;
   const refuse = (key: string, message: string): never => {
     throw new ConfigError(`${ROLLOUT}.${key}: ${message}`, `${ROLLOUT}.${key}`);
   };
@@ -26,6 +34,11 @@ export function checkRolloutServers(config: ResolvedConfig): void {
   if (quantization !== null)
     refuse(
       'quantization',
+      `is of our own engine, but mode is ${mode}: give the server its own arguments for it`,
+    );
+  if (speculative_config.method !== null)
+    refuse(
+      'speculative_config.method',
       `is of our own engine, but mode is ${mode}: give the server its own arguments for it`,
     );
   if (!SERVER_NAMES.includes(name))

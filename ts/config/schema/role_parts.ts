@@ -25,7 +25,7 @@ import { roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
 const OF_DRAFTS = ignored(
-  'our own engine samples without drafts; what a managed server takes stands in server.args',
+  'our own engine drafts without these layers (rollout.speculative_config); what a managed server takes stands in server.args',
 );
 /** Layers that predict further tokens (multi-token prediction). */
 export const mtp = {

@@ -20,6 +20,7 @@ import { roleProfiler } from './profiler_section';
 import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
 import { QAT } from './role_parts';
 import { ROLLOUT_NAMES, rolloutServerSection } from './rollout_server_section';
+import { speculativeSection } from './speculative_section';
 
 const sampling = {
   do_sample: field(bool, true, 'false: greedy.'),
@@ -81,6 +82,7 @@ export const rolloutSection = {
     null,
     'Our own engine generates with weights of 8 bits, one scale per output; rollout correction is then decoupled_token_is unless its keys are given.',
   ),
+  speculative_config: speculativeSection,
   quantization_config_file: needs('quantised generation by a file'),
   mtp: ignored('actor_rollout_ref.model.mtp says it'),
   prometheus: ignored(ROLLOUT_ENGINE),

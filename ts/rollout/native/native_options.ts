@@ -14,6 +14,7 @@ import { expertBytes } from '../../engine/routed_experts';
 import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
 import { type ModelBounds, refuseOutside } from '../check_request';
+import { draftOptions, type SpeculativeConfig } from './speculative_options';
 
 /** None of them changes a token, but `quantization`, `tensorParallel` where rounding decides, and `eosTokenIds`, which end responses. */
 export interface NativeRolloutConfig {
@@ -43,6 +44,8 @@ export interface NativeRolloutConfig {
    * cache, trained with whole matrices (not under `parallel` or `pipeline`, which generation follows). Log-probs then round as under tensor parallelism.
    */
   tensorParallel?: number;
+  /** Draft tokens and check them; default: one token of a request per step. */
+  speculative?: SpeculativeConfig;
   /** What ends a response whose request says nothing of it, as its last token; default: the ids of the model directory. */
   eosTokenIds?: readonly number[];
   /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
@@ -60,6 +63,7 @@ const KEYS = [
   'freeCacheEngine',
   'quantization',
   'tensorParallel',
+  'speculative',
   'eosTokenIds',
   'routedExperts',
 ];
@@ -88,6 +92,7 @@ export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): Nativ
     tensorParallel: tensorParallelOf(where, engine, o.tensorParallel),
     quantization: quantizationOf(where, engine, o.quantization),
     routedExperts: routedExpertsOf(where, engine, o.routedExperts),
+    drafts: draftOptions(engine, o.speculative),
   };
 }
 
