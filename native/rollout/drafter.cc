@@ -104,7 +104,7 @@ void Drafter::end(const Sequence& sequence) {
 void Drafter::forget_oldest() {
   const auto family = families_.find(order_.front());
   order_.pop_front();
-  std::deque<std::vector<int32_t>>& ended = family->second.ended;
+  std::list<std::vector<int32_t>>& ended = family->second.ended;
   remembered_ -= static_cast<int64_t>(ended.front().size());
   ended.pop_front();
   if (ended.empty() && family->second.running.empty()) families_.erase(family);

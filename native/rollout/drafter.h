@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <unordered_map>
 #include <vector>
 
@@ -50,7 +51,7 @@ class Drafter {
   // vain.
   struct Family {
     std::vector<const Sequence*> running;
-    std::deque<std::vector<int32_t>> ended;  // the prompt's last tokens and the response, oldest first
+    std::list<std::vector<int32_t>> ended;  // the prompt's last tokens and the response, oldest first
   };
   void forget_oldest();
   // How often the token behind a match of some length was right.

@@ -112,7 +112,8 @@ struct RolloutStats {
   int64_t cache_bytes = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;  // since it was made
   int64_t computed_tokens = 0;                                                // rows of all steps
-  // Runs with a draft, their tokens, and those of them that were sampled, which generated_tokens counts, too.
+  // Runs with a draft, their tokens, and those of them that were sampled and went on, each a token more of
+  // the run, which generated_tokens counts, too.
   int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
   int64_t host_choices = 0;  // tokens whose logits came from a device to the host (rollout/token_chooser.h)
   int64_t steps = 0, preemptions = 0, version = 0;

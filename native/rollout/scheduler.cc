@@ -170,8 +170,9 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
 void Scheduler::add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan) {
   Sequence& sequence = *run.sequence;
   const RequestSampling& sampling = sequence.request.sampling;
-  // What changes logits follows from the tokens before, which a draft only guesses.
-  if (run.count != 1 || sequence.remaining() != 1 || sampling.changes_logits()) return;
+  // What changes logits follows from the tokens before, which a draft only guesses. Copies sample from the
+  // last row.
+  if (run.count != 1 || sequence.remaining() != 1 || sampling.changes_logits() || !run.copies.empty()) return;
   // The last token of a response is never fed to the model.
   const int64_t left = sampling.max_new_tokens - sequence.response_length() - 1;
   run.guess = drafter_.guess(sequence, left);
@@ -271,12 +272,13 @@ StepPlan Scheduler::plan() {
     // It may have been preempted for one before it.
     if (sequence->running && !idle(*sequence)) add_run(*sequence, budget, plan);
   }
-  if (drafter_.drafts(running())) {
-    for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
-  }
   while (preemptions_ == preempted && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
     if (!admit(budget, plan)) break;
     if (!plan.runs.empty() && plan.runs.back().sequence == running_.back().get()) add_copies(plan);
+  }
+  // Last: what others wait for is never left out for a guess.
+  if (drafter_.drafts(running())) {
+    for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
   }
   prefixes_.plan_snapshots(plan);
   return plan;

@@ -26,9 +26,9 @@ struct SchedulerLimits {
 };
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
-// then new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence
-// of the lowest priority, of these the newest, gives its pages back and is computed again later. Each
-// sequence that runs has a slot of states of its own, where there are any.
+// then new ones, by priority and arrival, then drafts. Pages are taken as sequences grow; where none is left
+// the sequence of the lowest priority, of these the newest, gives its pages back and is computed again later.
+// Each sequence that runs has a slot of states of its own, where there are any.
 class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);

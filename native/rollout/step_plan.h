@@ -26,9 +26,9 @@ struct Guess {
 struct PlannedRun {
   Sequence* sequence;
   int64_t count;
-  std::vector<Sequence*> copies;
-  std::vector<PlannedSnapshot> snapshots;  // by count
-  Guess guess;
+  std::vector<Sequence*> copies{};
+  std::vector<PlannedSnapshot> snapshots{};  // by count
+  Guess guess{};
   int64_t drafted = 0;
 
   // Positions of tokens that it has.

@@ -264,6 +264,29 @@ TEST(many_sequences_decode_without_drafts) {
   CHECK(stats.drafts > 0);
 }
 
+TEST(a_new_request_comes_before_drafts) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  RolloutOptions options = drafting(8);
+  options.max_step_tokens = 8;
+  Rollout rollout(model.transformer, options);
+  RolloutRequest r = request(1, prompt(8), 64);
+  const Answers first = run(rollout, {r});
+  // Guesses would fill every step of the second.
+  r.id = 2;
+  rollout.submit(r);
+  rollout.step();
+  rollout.step();
+  CHECK(rollout.stats().accepted_tokens > 0);
+  rollout.submit(request(3, prompt(3, 1), 1));
+  rollout.step();
+  Answers answers;
+  take(rollout, answers);
+  CHECK(answers.at(3).tokens.size() == 1);
+  CHECK(finish(rollout, answers).at(2) == first.at(1));
+  model.transformer.end_decoding();
+}
+
 TEST(options_of_drafts_that_make_no_sense_are_refused) {
   SmallModel model(long_model("qwen3"));
   const auto refused = [&](const DraftOptions& drafts, const char* message) {

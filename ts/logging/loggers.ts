@@ -12,7 +12,7 @@ import { TensorboardLogger } from './tensorboard_logger';
 import { WandbLogger } from './wandb_logger';
 
 const isTiming = (name: string): boolean =>
-  /^(timing_s|timing_per_token_ms|perf|agent_loop|fault|straggler)\/|^tool\/.*\/seconds\/|\/idle_ratio$/.test(
+  /^(timing_s|timing_per_token_ms|perf|agent_loop|fault|straggler)\/|^rollout\/spec_accept_|^tool\/.*\/seconds\/|\/idle_ratio$/.test(
     name,
   );
 

@@ -13,7 +13,12 @@ describe('metrics.jsonl and timings.jsonl', () => {
   test('hold what is reproducible, and what is not', async () => {
     const directory = temporary();
     const loggers = createLoggers(silent, directory);
-    const timings = { 'timing_s/step': 1.5, 'timing_per_token_ms/gen': 0.1, 'perf/throughput': 1e3 };
+    const timings = {
+      'timing_s/step': 1.5,
+      'timing_per_token_ms/gen': 0.1,
+      'perf/throughput': 1e3,
+      'rollout/spec_accept_rate': 0.25,
+    };
     await loggers.log({ 'actor/pg_loss': -0.1, ...timings }, 1);
     await loggers.log({ 'timing_s/save_checkpoint': 2 }, 1);
     await loggers.close();
