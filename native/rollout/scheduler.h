@@ -22,7 +22,7 @@ struct SchedulerLimits {
   bool chunked_prefill = true;     // prompts may be cut over steps
   bool prefix_caching = true;
   int64_t state_slots = 0;  // no fewer than max_sequences; 0: of a model without states
-  DraftOptions drafts;
+  DraftOptions drafts{};
 };
 
 // Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
