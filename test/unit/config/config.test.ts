@@ -156,10 +156,29 @@ describe('mistakes', () => {
     ['trainr.seed=1', 'trainr', 'trainer?'],
     ['actor_rollout_ref.rollout.gamma=1', 'actor_rollout_ref.rollout.gamma', 'algorithm.gamma?'],
     ['data.lr=1', 'data.lr', 'actor_rollout_ref.actor.optim.lr?'],
+    ['actor_rollout_ref.actor.lr=1', 'actor_rollout_ref.actor.lr', 'actor_rollout_ref.actor.optim.lr?'],
+    ['critic.lr=1', 'critic.lr', 'critic.optim.lr?'],
   ])('%s: the nearest key is named', (override, path, hint) => {
     const error = failure([override]);
     expect(error.path).toBe(path);
     expect(error.message).toBe(`unknown key ${path}: did you mean ${hint}`);
+  });
+
+  it.each([
+    ['', 'reward.custom_reward_function.path', 'reward: { custom_reward_function: { path: ... } }'],
+    ['trainer', 'v1.trainer_mode', 'v1: { trainer_mode: ... }'],
+    ['', 'trainer.checkpoint_staging', 'trainer: { checkpoint_staging: ... }'],
+  ])('in %s a key %s is one of sections', (section, key, sections) => {
+    const lines = section === '' ? `${key}: 1` : `${section}:\n  ${key}: 1`;
+    const path = section === '' ? key : `${section}.${key}`;
+    const message = `unknown key ${path}: a key of a file is not split at its dots: write ${sections}`;
+    expect(failure([], `${MINIMAL}${lines}\n`).message).toBe(message);
+  });
+
+  it('a key with dots that is nowhere is like any other', () => {
+    expect(failure([], `${MINIMAL}trainer.sed: 1\n`).message).not.toContain('dots');
+    expect(failure([], `${MINIMAL}trainer.seed.x: 1\n`).message).not.toContain('dots');
+    expect(failure([], `${MINIMAL}trainer.toString: 1\n`).message).not.toContain('dots');
   });
 
   it('with nothing near name the keys that are there', () => {

@@ -1,5 +1,5 @@
 import { editDistance } from '../../base/text';
-import { isLeaf, type Section } from '../schema/field';
+import { isLeaf, leafAt, type Section, sectionAt } from '../schema/field';
 
 /** No name is so long, and comparing takes the product of the lengths. */
 const LONGEST = 200;
@@ -17,7 +17,7 @@ export function* paths(schema: Section, prefix = ''): Generator<string> {
 }
 
 /**
- * The valid path most like an unknown key: a sibling with a similar name, or else a key elsewhere with (nearly) the same name.
+ * The valid path most like an unknown key: a sibling with a similar name, or else a key below or elsewhere with (nearly) the same name.
  * null when nothing is close.
  */
 export function nearestPath(root: Section, siblings: Section, prefix: string, key: string): string | null {
@@ -28,12 +28,22 @@ export function nearestPath(root: Section, siblings: Section, prefix: string, ke
   }));
   for (const path of paths(root)) {
     const distance = editDistance(key, path.slice(path.lastIndexOf('.') + 1));
-    // The right name in the wrong place is the other common slip; a similar one elsewhere counts a little less.
-    if (!path.startsWith(prefix) || prefix === '') ranked.push({ path, distance: distance + 0.5 });
+    // The right name in the wrong place is the other common slip; a similar one counts a little less further down, and less again elsewhere.
+    const below = prefix !== '' && path.startsWith(prefix);
+    ranked.push({ path, distance: distance + (below ? 0.25 : 0.5) });
   }
   ranked.sort((a, b) => a.distance - b.distance);
   const best = ranked[0];
   return best && isNear(key, best.distance) ? best.path : null;
+}
+
+/** Where the dots of one key are those of a path from `section` on: that path as YAML has it, in braces. Else null. */
+export function asSections(section: Section, key: string): string | null {
+  const names = key.split('.');
+  if (names.length < 2) return null;
+  if (leafAt(section, key) === null && sectionAt(section, key) === null) return null;
+  const [first, ...others] = names;
+  return `${first}: ${others.map((name) => `{ ${name}: `).join('')}...${' }'.repeat(others.length)}`;
 }
 
 /** The name most like `given`; null when none is close. */

@@ -14,7 +14,7 @@ import {
 } from '../schema/field';
 import type { Carried } from './hidden';
 import { parseHydraValue } from './hydra_value';
-import { nearestPath } from './nearest';
+import { asSections, nearestPath } from './nearest';
 import { getPath, isTree, setPath, type Tree } from './tree';
 
 /** A key that was given and is accepted, but does nothing here, or is an older name of another one. */
@@ -186,13 +186,19 @@ class Resolution {
   }
 
   private unknown(schema: Section, prefix: string, key: string): void {
+    const path = prefix + printable(key, { max: 100 });
+    this.mistakes.push({ path, message: `unknown key ${path}: ${this.hint(schema, prefix, key)}` });
+  }
+
+  private hint(schema: Section, prefix: string, key: string): string {
+    const sections = asSections(schema, key);
+    if (sections !== null) return `a key of a file is not split at its dots: write ${sections}`;
     // Each is compared with every key there is.
     const nearest =
       this.mistakes.length < MOST_MISTAKES ? nearestPath(this.schema, schema, prefix, key) : null;
-    const hint =
-      nearest === null ? `the keys here are ${Object.keys(schema).join(', ')}` : `did you mean ${nearest}?`;
-    const path = prefix + printable(key, { max: 100 });
-    this.mistakes.push({ path, message: `unknown key ${path}: ${hint}` });
+    return nearest === null
+      ? `the keys here are ${Object.keys(schema).join(', ')}`
+      : `did you mean ${nearest}?`;
   }
 
   /** A derived key may follow another derived key, wherever that stands. */
