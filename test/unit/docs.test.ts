@@ -1,8 +1,12 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join, resolve as resolvePath } from 'node:path';
+import { configTree } from '../../ts/config/reading/read';
+import { resolve } from '../../ts/config/reading/resolve';
+import { ppoSchema } from '../../ts/config/schema/ppo_schema';
+import { sftSchema } from '../../ts/config/schema/sft_schema';
 
-const ROOT = resolve(__dirname, '../..');
+const ROOT = resolvePath(__dirname, '../..');
 const PAGES = [
   'README.md',
   'CONTRIBUTING.md',
@@ -82,6 +86,30 @@ it('programs in the pages are programs: the type checker takes those that import
   } finally {
     rmSync(directory, { recursive: true });
   }
+});
+
+/** What is wrong with a configuration, beside keys that are not given. */
+function mistakes(file: string, text: string): string[] {
+  // Sections that `troupe sft` alone has.
+  const schema = /^(engine|model|optim):/m.test(text) ? sftSchema : ppoSchema;
+  try {
+    resolve(schema, configTree({ file, text }, []));
+    return [];
+  } catch (error) {
+    return (error as Error).message.split('\n').filter((line) => !line.includes('but it is not given'));
+  }
+}
+
+it('configurations in the pages have keys and values that are there', () => {
+  const blocks = PAGES.flatMap((page) =>
+    [...readFileSync(join(ROOT, page), 'utf8').matchAll(/```yaml\n(.*?)```/gs)].map(([, text]) => ({
+      page,
+      text: text as string,
+    })),
+  );
+  expect(blocks.length).toBeGreaterThan(10);
+  const wrong = blocks.map(({ page, text }) => ({ page, text, mistakes: mistakes(page, text) }));
+  expect(wrong.filter((block) => block.mistakes.length > 0)).toEqual([]);
 });
 
 it('every page of docs/ is linked from the README', () => {
