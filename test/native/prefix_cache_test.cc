@@ -292,15 +292,16 @@ TEST(sixteen_thousand_random_requests_find_what_they_would_have_made_and_leave_n
 
 // The same tokens at the same places, whatever the engines do: ranks that decode together, and stages of a
 // pipeline, make their plans apart.
-TEST(equal_requests_make_equal_plans) {
+static void plan_twice(const DraftOptions& drafts) {
   const Setting setting{4, 6, 24, 40};
   PagePool one(setting.pages), other(setting.pages);
-  const SchedulerLimits limits{4, 40, 150, true, true, 6};
+  const SchedulerLimits limits{4, 40, 150, true, true, 6, drafts};
   Scheduler a(limits, one), b(limits, other);
   std::mt19937_64 random(3);
   const auto draw = [&](size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random); };
   std::vector<Tokens> turns(5, Tokens(40, 1));
   for (size_t i = 0; i < turns.size(); ++i) turns[i][20] = static_cast<int32_t>(i);
+  int64_t drafted = 0;
   for (uint64_t id = 0; id < 400;) {
     while (a.waiting() < 2) {
       RolloutRequest request;
@@ -316,6 +317,8 @@ TEST(equal_requests_make_equal_plans) {
     for (size_t i = 0; i < std::min(plan.runs.size(), same.runs.size()); ++i) {
       const PlannedRun &x = plan.runs[i], &y = same.runs[i];
       CHECK(x.sequence->request.id == y.sequence->request.id && x.count == y.count);
+      CHECK(x.drafted == y.drafted && x.guess.tokens == y.guess.tokens);
+      drafted += x.drafted;
       CHECK(x.sequence->slot == y.sequence->slot && x.sequence->pages == y.sequence->pages);
       CHECK(x.snapshots.size() == y.snapshots.size());
       for (size_t k = 0; k < std::min(x.snapshots.size(), y.snapshots.size()); ++k)
@@ -328,7 +331,14 @@ TEST(equal_requests_make_equal_plans) {
         std::vector<Sequence*> all = run.copies;
         all.insert(all.begin(), run.sequence);
         for (Sequence* sequence : all) {
-          sequence->tokens.push_back(2);
+          // Of a draft the first token is right.
+          const bool accepted = sequence == run.sequence && run.drafted > 0;
+          if (accepted) {
+            sequence->tokens.push_back(run.guess.tokens[0]);
+            scheduler.guessed(run.guess, 0, true);
+            scheduler.accept(*sequence);
+          }
+          if (sequence->response_length() < 8) sequence->tokens.push_back(2);
           if (sequence->response_length() == 8) scheduler.finish(*sequence);
         }
       }
@@ -338,6 +348,12 @@ TEST(equal_requests_make_equal_plans) {
     go_on(b, same);
   }
   CHECK(a.slots().snapshots() > 0 && a.preemptions() == b.preemptions());
+  CHECK((drafted > 0) == (drafts.num_tokens > 0));
+}
+
+TEST(equal_requests_make_equal_plans) {
+  plan_twice({});
+  plan_twice({.num_tokens = 3, .min_match = 1});
 }
 
 // A turn that brings another image goes on from all that was there before it.
