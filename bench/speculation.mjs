@@ -15,8 +15,8 @@ const { values } = parseArgs({
   options: {
     model: { type: 'string' },
     dtype: { type: 'string', default: 'float32' },
-    requests: { type: 'string', default: '1,4,8,16' },
-    drafts: { type: 'string', default: '1,3,7' },
+    requests: { type: 'string', default: '1,4,8' },
+    drafts: { type: 'string', default: '3,7' },
   },
 });
 const directory = mkdtempSync(join(tmpdir(), 'troupe-speculation-'));
@@ -83,7 +83,7 @@ for (const count of numbers(values.requests)) {
     return rate(rollout, count, (round) => range(round * count, count));
   });
   for (const numSpeculativeTokens of numbers(values.drafts)) {
-    const speculative = { method: 'ngram', numSpeculativeTokens, disableByBatchSize: 64, promptLookupMin: 1 };
+    const speculative = { method: 'ngram', numSpeculativeTokens, promptLookupMin: 1 };
     const [right, wrong] = await withActor({ speculative }, async (rollout) => {
       await ask(rollout, range(0, Math.max(count, REMEMBERED)));
       const again = await rate(rollout, count, (round) => range((round * count) % REMEMBERED, count));
