@@ -5,11 +5,11 @@ import { invalid, isObject, type Raw, rmsDecoder, ropeOfTypes, typedWindows } fr
 import type { FamilyConfig } from './hf_schema';
 import { type RopeInput, resolveRope } from './rope';
 
-/** Where config.json says nothing of it, and of layers with a window where it has no parameters of theirs. */
+/** Of OLMo 3 where config.json says nothing of it, and of layers with a window where it has no parameters of theirs. */
 const THETA = 500_000;
 
 export function olmo2(c: FamilyConfig<'olmo2'>, raw: Raw, where: string): NativeModelConfig {
-  return olmo('olmo2', c, raw, where, { defaultTheta: THETA });
+  return olmo('olmo2', c, raw, where);
 }
 
 export function olmo3(c: FamilyConfig<'olmo3'>, raw: Raw, where: string): NativeModelConfig {
@@ -54,7 +54,7 @@ function olmo(
   c: FamilyConfig<'olmo2'>,
   raw: Raw,
   where: string,
-  turns: Partial<RopeInput>,
+  turns: Partial<RopeInput> = {},
 ): NativeModelConfig {
   return {
     ...rmsDecoder(family, c, raw, where, turns),

@@ -30,7 +30,7 @@ test('OLMo 2: norms behind attention and MLP alone, and over all heads of q and 
     secondRopeLayers: [],
     tiedEmbeddings: false,
   });
-  expect(c.ropeInvFreq[1]).toBeCloseTo(500_000 ** (-2 / 8), 15);
+  expect(c.ropeInvFreq[1]).toBeCloseTo(10_000 ** (-2 / 8), 15);
   expect(resolve({ ...small, model_type: 'olmo2', attention_bias: true })).toMatchObject({
     qkvBias: true,
     outputBias: true,
@@ -46,7 +46,7 @@ test('OLMo 3: windows on three of four layers, which a scaling leaves alone', ()
   expect(c.ropeAttentionFactor).toBeCloseTo(0.1 * Math.log(8) + 1, 15);
   expect(c.secondRopeAttentionFactor).toBe(1);
   expect(Array.from(c.secondRopeInvFreq)).toEqual(
-    Array.from(resolve({ ...small, model_type: 'olmo2' }).ropeInvFreq),
+    Array.from(resolve({ ...small, model_type: 'olmo2', rope_theta: 500_000 }).ropeInvFreq),
   );
   expect(c.ropeInvFreq[3]).toBeCloseTo((c.secondRopeInvFreq[3] as number) / 8, 15);
   const five = {
