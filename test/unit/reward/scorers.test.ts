@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
 import { lastBoxedAnswer, normalizeMath, scoreMath } from '../../../ts/reward/graders/math';
 import { normalizeFinalAnswer, scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
-import { conclusion, extractAnswer, sameText } from '../../../ts/reward/graders/prime_answer';
+import { conclusion, extractAnswer, sameText, ungrouped } from '../../../ts/reward/graders/prime_answer';
 import {
   normalizeAnswer,
   scoreSearchR1,
@@ -263,6 +263,8 @@ test.each([
   ['\\triangle ABC', '\\triangle abc', false],
   ['5 cm', '5', true],
   ['12 cm^2', '12', true],
+  ['5\\text{ cm}^2', '5', true],
+  ['5\\text{ cm}^{2}', '25', false],
   ['90 degrees', '90\\degree', true],
   ['\\(12\\)', '12', true],
   ['$\\text{A}$', 'A', true],
@@ -286,4 +288,29 @@ test.each([
   ['\\text{ cm}', '', false],
 ])('prime_math: %j has the text of %j: %s', (answer, truth, same) => {
   expect(sameText(answer, truth)).toBe(same);
+});
+
+test.each([
+  ['{10,000}', '10,000'],
+  ['{ {x=-3} }', '{x=-3}'],
+  ['{{5}}', '5'],
+  ['{1}{2}', '{1}{2}'],
+  ['{1}+{2}', '{1}+{2}'],
+  ['{{1}+{2}}', '{1}+{2}'],
+  ['{1', '{1'],
+  ['1}', '1}'],
+  ['}{', '}{'],
+  ['\\{1,2\\}', '\\{1,2\\}'],
+  ['{}', ''],
+])('prime_math: %j without braces around it is %j', (text, inner) => {
+  expect(ungrouped(text)).toBe(inner);
+});
+
+test.each([
+  ['\\boxed{{10,000,000}}', '10,000,000', 1],
+  ['\\boxed{{x=-3}}', '-3', 1],
+  ['\\boxed{7}', '{7^\\circ}', 1],
+  ['\\boxed{{}}', '', 0],
+])('prime_math: %j is %j: %d', async (response, groundTruth, score) => {
+  expect(await rewardFunction('prime_math')(sample(response, { groundTruth }))).toBe(score);
 });

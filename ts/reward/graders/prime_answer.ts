@@ -73,6 +73,23 @@ const SYMBOLS: Readonly<Record<string, string>> = {
 export const listed = (text: string): string =>
   text.replace(/\\(?:text|mbox|mathrm)\{\s*(?:or|and)\s*\}/gi, ' , ').replace(/ (?:or|and) /gi, ' , ');
 
+/** Without the pairs of braces around all of it, which group nothing; braces that do not close are left alone. One pass. */
+export function ungrouped(text: string): string {
+  const inner = strip(text);
+  let first = 0;
+  while (inner[first] === '{') first++;
+  let last = inner.length;
+  while (last > first && inner[last - 1] === '}') last--;
+  let depth = first;
+  let pairs = Math.min(first, inner.length - last);
+  for (let i = first; i < last; i++) {
+    if (inner[i] === '{') depth++;
+    else if (inner[i] === '}') pairs = Math.min(pairs, --depth);
+  }
+  const closes = pairs > 0 && depth === inner.length - last;
+  return closes ? strip(inner.slice(pairs, inner.length - pairs)) : inner;
+}
+
 /** A whole answer in words, or in another font. */
 const WORDS = /^\\(?:text|mbox|mathrm|mathbf|mathit|textbf|textit|boldsymbol)\{((?:[^{}]|\{[^{}]*\})*)\}$/;
 /** Units, which may have an exponent; not the ends of other words (Monday), nor the names of LaTeX commands. */
@@ -82,7 +99,7 @@ const UNITS =
 const ROW_END = /\\\\ *\[-?[\d.]+ *(?:pt|em|ex|mm|cm)\]/g;
 const LARGE = { million: 6, billion: 9, trillion: 12 };
 const LOOKS =
-  /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|(?<!\\)\\[,;:!%$ ()[\]]|\\(?:boxed|fbox)(?![a-zA-Z])|\^ *\{?\\circ\}?|\\degree(?![a-zA-Z])|[$%]/g;
+  /\\(?:text|mbox|mathrm)\{[^{}]*\}(?: *\^ *(?:\d|\{\d+\}))?|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|(?<!\\)\\[,;:!%$ ()[\]]|\\(?:boxed|fbox)(?![a-zA-Z])|\^ *\{?\\circ\}?|\\degree(?![a-zA-Z])|[$%]/g;
 
 /**
  * An answer without what changes the looks only: math mode, sizes, spacing, units, degree, per cent, dollar. Mixed numbers

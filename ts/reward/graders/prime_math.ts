@@ -4,7 +4,7 @@ import type { RewardSample } from '../contract/types';
 import { ScorerPool } from '../scorers/scorer_pool';
 import { SCORER_VARIABLE } from '../scorers/scorer_protocol';
 import { isEquivalent } from './math';
-import { conclusion, extractAnswer, listed, sameText } from './prime_answer';
+import { conclusion, extractAnswer, listed, sameText, ungrouped } from './prime_answer';
 import { symbolicallyEqual } from './symbolic_equal';
 
 const TIMEOUT_MS = 10_000;
@@ -20,9 +20,9 @@ export class PrimeMath {
 
   /** See {@link scorePrimeMath}. */
   async score(response: string, groundTruth: string): Promise<number> {
-    const answer = extractAnswer(response);
-    if (answer === null) return 0;
-    const truth = listed(groundTruth);
+    const answer = ungrouped(extractAnswer(response) ?? '');
+    if (answer === '') return 0;
+    const truth = listed(ungrouped(groundTruth));
     for (const reading of new Set([answer, conclusion(answer)].map(listed)))
       if (await this.#equal(truth, reading)) return 1;
     return 0;
