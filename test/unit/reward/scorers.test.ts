@@ -264,6 +264,8 @@ test.each([
   ['5 cm', '5', true],
   ['12 cm^2', '12', true],
   ['5\\text{ cm}^2', '5', true],
+  ['1,234\\ ', '1234', true],
+  ['1,234\\\\', '1234', false],
   ['5\\text{ cm}^{2}', '25', false],
   ['90 degrees', '90\\degree', true],
   ['\\(12\\)', '12', true],
@@ -309,6 +311,7 @@ test.each([
 test.each([
   ['\\boxed{{10,000,000}}', '10,000,000', 1],
   ['\\boxed{{x=-3}}', '-3', 1],
+  ['\\boxed{x={2, 5}}', '2,5', 1],
   ['\\boxed{7}', '{7^\\circ}', 1],
   ['\\boxed{{}}', '', 0],
 ])('prime_math: %j is %j: %d', async (response, groundTruth, score) => {

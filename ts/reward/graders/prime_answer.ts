@@ -106,7 +106,7 @@ const LOOKS =
  * are written as fractions, "million" as a power of ten, "or" and "and" as a comma.
  */
 export function tidy(text: string): string {
-  let bare = text.trim().replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]])$/g, '');
+  let bare = text.trim().replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]]?)$/g, '');
   while (WORDS.test(bare)) bare = bare.replace(WORDS, '$1');
   bare = listed(bare)
     .replace(/[∅∞∪°]|\\varnothing(?![a-zA-Z])/g, (symbol) => SYMBOLS[symbol] as string)

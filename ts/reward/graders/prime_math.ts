@@ -23,7 +23,7 @@ export class PrimeMath {
     const answer = ungrouped(extractAnswer(response) ?? '');
     if (answer === '') return 0;
     const truth = listed(ungrouped(groundTruth));
-    for (const reading of new Set([answer, conclusion(answer)].map(listed)))
+    for (const reading of new Set([answer, ungrouped(conclusion(answer))].map(listed)))
       if (await this.#equal(truth, reading)) return 1;
     return 0;
   }
