@@ -28,12 +28,13 @@ export interface RopeInput {
   where: string;
 }
 
-type RopeType = 'default' | 'linear' | 'llama3' | 'yarn' | 'longrope';
+type RopeType = 'default' | 'linear' | 'dynamic' | 'llama3' | 'yarn' | 'longrope';
 
 /** Under the names of transformers. */
 export const ROPE_TYPES: Readonly<Record<string, RopeType>> = {
   default: 'default',
   linear: 'linear',
+  dynamic: 'dynamic',
   llama3: 'llama3',
   yarn: 'yarn',
   longrope: 'longrope',
@@ -63,7 +64,7 @@ type Parameters = z.infer<typeof schema>;
 
 /**
  * Reads RoPE in both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (the hub), and computes the
- * frequencies in double precision. Formulas: RoPE (Su et al., 2021), linear (Chen et al., 2023), YaRN (Peng et al., 2023),
+ * frequencies in double precision. Formulas: RoPE (Su et al., 2021), linear (Chen et al., 2023), dynamic NTK (within the length of pretraining: unscaled), YaRN (Peng et al., 2023),
  * LongRoPE (Ding et al., 2024), llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
  */
 export function resolveRope(input: RopeInput): Rope {
@@ -115,6 +116,7 @@ function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
       throw invalid(where, `${key}.${parameter} is missing, rope type '${name}' needs it`);
     return value;
   };
+  const unscaled = { invFreq: base.map((f) => 1 / f), attentionFactor: 1, maxPositions: input.maxPositions };
   switch (type) {
     case 'linear': {
       const factor = need('factor');
@@ -156,8 +158,12 @@ function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
         maxPositions: alike ? input.maxPositions : Math.min(input.maxPositions, original),
       };
     }
+    case 'dynamic':
+      // Beyond max_position_embeddings transformers turns all of a batch by the length of its longest sequence (see longrope).
+      need('factor');
+      return unscaled;
     default:
-      return { invFreq: base.map((f) => 1 / f), attentionFactor: 1, maxPositions: input.maxPositions };
+      return unscaled;
   }
 }
 

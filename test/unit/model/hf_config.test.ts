@@ -416,8 +416,12 @@ describe('what is not supported is named with what is', () => {
     [{ model_type: 'bert' }, /model_type "bert" is not supported; supported: llama, mistral, .*gpt2/],
     [{}, /model_type \(missing\)/],
     [
-      { ...small, model_type: 'llama', rope_scaling: { rope_type: 'dynamic', factor: 2 } },
-      /rope_scaling.rope_type "dynamic".*supported: default, linear, llama3, yarn, longrope/,
+      { ...small, model_type: 'llama', rope_scaling: { rope_type: 'proportional', factor: 2 } },
+      /rope_scaling.rope_type "proportional".*supported: default, linear, dynamic, llama3, yarn, longrope/,
+    ],
+    [
+      { ...small, model_type: 'llama', rope_scaling: { type: 'dynamic' } },
+      /rope_scaling.factor is missing, rope type 'dynamic' needs it/,
     ],
     [
       { ...small, model_type: 'llama', rope_scaling: { type: 'llama3', factor: 2 } },

@@ -113,7 +113,10 @@ test.each([
     /mrope_section .* three numbers that make up the 4/,
   ],
   [{ use_sliding_window: true, sliding_window: 1.5, max_window_layers: 0 }, /sliding_window: .* got 1\.5/],
-  [{ rope_scaling: { type: 'dynamic', factor: 2 } }, /"dynamic" is not supported; supported: .*, mrope/],
+  [
+    { rope_scaling: { type: 'proportional', factor: 2 } },
+    /"proportional" is not supported; supported: .*, mrope/,
+  ],
 ])('%j is refused', (change, message) => {
   const raw = published();
   const vision_config = {

@@ -84,6 +84,11 @@ describe('layers that turn in two ways', () => {
   });
 });
 
+test('dynamic: up to max_position_embeddings as without a scaling', () => {
+  const plain = { ...small, model_type: 'llama', rope_theta: 5e5, max_position_embeddings: 300 };
+  expect(resolve({ ...plain, rope_scaling: { type: 'dynamic', factor: 4 } })).toEqual(resolve(plain));
+});
+
 describe('longrope', () => {
   const [short_factor, long_factor] = [
     [1, 1.5],
