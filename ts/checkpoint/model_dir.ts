@@ -1,5 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { relativeTo } from '../base/relative_to';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
@@ -142,13 +143,13 @@ function configOf(dir: string): string {
   if (!existsSync(dir) || !statSync(dir).isDirectory()) {
     throw new TroupeError(
       'INVALID_MODEL',
-      `[model] expected a Hugging Face model directory, but ${dir} is not a directory`,
+      `[model] expected a Hugging Face model directory, but ${dir}${relativeTo(dir)} is not a directory`,
     );
   }
   if (!existsSync(configFile)) {
     throw new TroupeError(
       'INVALID_MODEL',
-      `[model] ${dir} has no config.json: expected a Hugging Face model directory`,
+      `[model] ${dir}${relativeTo(dir)} has no config.json: expected a Hugging Face model directory`,
     );
   }
   return configFile;

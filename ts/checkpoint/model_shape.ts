@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { relativeTo } from '../base/relative_to';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
 import { withPredictions } from '../model/prediction_layers';
@@ -27,7 +28,7 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
   const file = path.join(dir, 'config.json');
   if (!existsSync(file)) {
     throw new ConfigError(
-      `${key}: expected a Hugging Face model directory with config.json, got ${dir}, where there is none`,
+      `${key}: expected a Hugging Face model directory with config.json, got ${dir}${relativeTo(dir)}, where there is none`,
       key,
     );
   }

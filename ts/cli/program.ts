@@ -201,7 +201,7 @@ const withPlan = (y: Argv) =>
       type: 'number',
       requiresArg: true,
       describe:
-        'Ranks in all, of which a reward model with a pool of its own takes its number; default: as configured',
+        'Ranks in all, of which generation and a reward model take their numbers where they have pools of their own; default: as configured',
     })
     .option('gpu-memory', {
       type: 'string',

@@ -4,6 +4,7 @@ import { parseExactJson } from '../base/exact_json';
 import { describeShape, shapeProblem } from '../base/json_shape';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
+import { relativeTo } from '../base/relative_to';
 import { reasonOf, show } from '../base/text';
 import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
@@ -35,7 +36,9 @@ export function openJsonFile(
     isRegularFile(path);
     fd = openSync(path, 'r');
   } catch (cause) {
-    throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError('IO', `[data] cannot read ${path}${relativeTo(path)}: ${reasonOf(cause)}`, {
+      cause,
+    });
   }
   let kept = false;
   try {
@@ -57,7 +60,9 @@ export function openJsonFile(
     return file;
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
-    throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError('IO', `[data] cannot read ${path}${relativeTo(path)}: ${reasonOf(cause)}`, {
+      cause,
+    });
   } finally {
     if (!kept) closeSync(fd);
   }

@@ -9,6 +9,7 @@ import {
 } from 'hyparquet';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
+import { relativeTo } from '../base/relative_to';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { parquetCompressors as compressors } from './parquet_compressors';
@@ -70,7 +71,9 @@ export class ParquetFile implements RowFile {
     try {
       buffer = await asyncBufferFromFile(file);
     } catch (cause) {
-      throw new TroupeError('IO', `[data] cannot read ${file}: ${reasonOf(cause)}`, { cause });
+      throw new TroupeError('IO', `[data] cannot read ${file}${relativeTo(file)}: ${reasonOf(cause)}`, {
+        cause,
+      });
     }
     let footer: FileMetaData;
     if (buffer.byteLength === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: the file is empty`);

@@ -1,5 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { relativeTo } from '../base/relative_to';
 import { parseObject, readText } from '../checkpoint/safetensors';
 import { TroupeError } from '../errors';
 import { CheckpointStore } from '../run/checkpoint_store';
@@ -27,7 +28,10 @@ const has = (dir: string, name: string): boolean => existsSync(path.join(dir, na
  * @throws TroupeError INVALID_MODEL saying what is there instead
  */
 export function findCheckpoint(at: string, role: ExportedRole | null): FoundCheckpoint {
-  if (!statSync(at, { throwIfNoEntry: false })?.isDirectory()) throw invalid(`${at} is not a directory`);
+  if (!statSync(at, { throwIfNoEntry: false })?.isDirectory())
+    throw invalid(
+      `expected a run directory, a checkpoint or a model, but ${at}${relativeTo(at)} is not a directory`,
+    );
   const store = new CheckpointStore<object>(at);
   const step = store.holdsRun() ? store.latest()?.directory : at;
   if (step === undefined)

@@ -98,6 +98,19 @@ export class Session {
     return this.checkpoint?.step ?? 0;
   }
 
+  /** What the log says first. `verb`: what a run that begins does. */
+  opening(verb: string, totalSteps: number): string {
+    const steps = totalSteps === 1 ? '1 step' : `${totalSteps} steps`;
+    const { checkpoint, firstStep } = this;
+    if (checkpoint === null) return `${verb} for ${steps}`;
+    if (firstStep < totalSteps || this.onlyLooks)
+      return `resuming after step ${firstStep} from ${checkpoint.directory}`;
+    return (
+      `nothing to train: ${checkpoint.directory} has all of the ${steps}; ` +
+      'more trainer.total_training_steps or total_epochs go on from there, another trainer.default_local_dir begins anew'
+    );
+  }
+
   /** The newest step on the disk. */
   get savedStep(): number {
     return this.resumed?.staged ? this.store.newestStep : this.firstStep;

@@ -125,11 +125,7 @@ export class SftTrainer {
       loggers = session.begin(directory, totalSteps, false);
       await session.showPage();
       planned = session.records?.plan(() => planFile(async () => [this.plan(config)], noPlan.signal));
-      say(
-        session.checkpoint
-          ? `resuming after step ${session.firstStep}`
-          : `fine-tuning for ${totalSteps} steps`,
-      );
+      say(session.opening('fine-tuning', totalSteps));
       const every = (steps: number | 'after_each_epoch'): number =>
         steps === 'after_each_epoch' ? data.train.batchesPerEpoch : steps;
       const schedule = {

@@ -183,11 +183,7 @@ export class Trainer {
       planned = session.records?.plan(() =>
         planFile((engines) => planPools(config, target, engines), noPlan.signal),
       );
-      this.log(
-        session.checkpoint
-          ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
-          : `training for ${totalSteps} steps`,
-      );
+      this.log(session.opening('training', totalSteps));
       collector = createCollector({ config, engines, decoder: data.decoder, agents, reward }, data.train, {
         firstStep: session.firstStep,
         totalSteps,

@@ -84,6 +84,9 @@ describe('bad directories', () => {
 
   test('no directory, no config, bad JSON', () => {
     expect(() => loadModelDirectory(path.join(dir, 'none'), 'lm')).toThrow(/none is not a directory/);
+    expect(() => loadModelDirectory('no/such', 'lm')).toThrow(
+      `but no/such (relative to ${process.cwd()}) is not a directory`,
+    );
     writeFileSync(path.join(dir, 'config.json'), '{');
     expect(() => loadModelDirectory(dir, 'lm')).toThrow(/config.json is not valid JSON/);
     rmSync(path.join(dir, 'config.json'));

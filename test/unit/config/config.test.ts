@@ -262,7 +262,9 @@ describe('mistakes', () => {
   });
 
   it('a missing file is named', () => {
-    expect(configError(() => loadConfig('no/such.yaml')).message).toMatch(/no\/such\.yaml/);
+    const { message } = configError(() => loadConfig('no/such.yaml'));
+    expect(message).toContain(`no/such.yaml (relative to ${process.cwd()}): `);
+    expect(configError(() => loadConfig('/no/such.yaml')).message).toMatch(/\/no\/such\.yaml: /);
   });
 });
 

@@ -46,6 +46,14 @@ describe('contradictions', () => {
       /model\.lora\.target_modules: expected a list of linear_qkv, .* give lora_rank and the keys beside it/,
     ],
     ['trainer.val_only=true', /expected data\.val_files/],
+    [
+      'reward={custom_reward_function: {path: r.py}, reward_model: {enable: true, model_path: m}}',
+      /^reward\.custom_reward_function\.path: needs rewards that .*, which are not there: .* r\.py .*sample\.rewardModelScore/,
+    ],
+    [
+      'rollout={n: 8}',
+      /^rollout: expected null, got \{"n":8\}: the keys of a rollout are in actor_rollout_ref\.rollout; /,
+    ],
     ['data.custom_cls.name=A', /^data\.custom_cls\.path: expected the Python file of the class A/],
     ['data.custom_cls.path=a.py', /^data\.custom_cls\.name: expected the name of the class in a\.py/],
     [

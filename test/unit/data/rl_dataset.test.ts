@@ -294,8 +294,8 @@ describe('bad files', () => {
   });
 
   it('that do not exist, have another type or are damaged are named', async () => {
-    await expectError('no/such.jsonl', /cannot read no\/such\.jsonl/);
-    await expectError('no/such.parquet', /cannot read no\/such\.parquet/);
+    await expectError('no/such.jsonl', /cannot read no\/such\.jsonl \(relative to \/.*\): /);
+    await expectError('no/such.parquet', /cannot read no\/such\.parquet \(relative to \/.*\): /);
     await expectError('data.csv', /data\.csv: expected a \.parquet, \.jsonl or \.json file/);
     const damaged = join(temporaryDirectory(), 'x.parquet');
     writeFileSync(damaged, 'PAR1 nonsense');

@@ -65,6 +65,20 @@ const editState = (directory: string, edit: (state: Record<string, unknown>) => 
 };
 
 describe('the newest checkpoint', () => {
+  test('of all the steps that a run has: it says how to go on, or to begin anew', async () => {
+    const directory = copy();
+    expect((await session(directory)).said).toContainEqual(
+      expect.stringMatching(/^resuming after step 2 from /),
+    );
+    const { updates, said } = await session(directory);
+    expect(updates).toBe(0);
+    expect(said).toContainEqual(
+      expect.stringMatching(
+        /^nothing to train: .*global_step_4 has all of the 4 steps; more .*, another .* anew$/,
+      ),
+    );
+  });
+
   test('without the file that names it: that of the last step, and a note', async () => {
     const directory = copy();
     rmSync(join(directory, LATEST));

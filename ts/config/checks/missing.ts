@@ -54,13 +54,17 @@ export function missingFeatures(config: Tree): MissingFeature[] {
   for (const key of FUNCTIONS) {
     const module = getPath(config, key);
     if (!enabled || typeof module !== 'string' || !module.endsWith('.py')) continue;
-    const message = `${missing('rewards that ask a generative reward model')}: with reward.reward_model.enable verl gives ${module} its address`;
-    found.push({ path: key, message });
+    found.push({ path: key, message: besideRewardModel(module) });
   }
   if (getPath(config, 'trainer.device') === 'npu')
     found.push({ path: 'trainer.device', message: missing('an engine for NPUs') });
   return found;
 }
+
+/** Why a reward function in Python does not go with a reward model: it would not be given the score. */
+export const besideRewardModel = (module: string): string =>
+  `${missing('rewards that ask a generative reward model')}: with reward.reward_model.enable verl gives ${module} its address; ` +
+  'the score of a model that is no generative one reaches functions in JavaScript and TypeScript, as sample.rewardModelScore';
 
 /** Rows with images, for a model of which the language model alone is read: the data would say so, row by row. */
 function imagesOfText(config: Tree): MissingFeature | null {

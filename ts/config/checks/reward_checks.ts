@@ -4,6 +4,7 @@ import { runCodeUrl } from '../../reward/contract/run_code_url';
 import { longestText, sequenceBounds } from '../derived/sequence_bounds';
 import { contextOf } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
+import { besideRewardModel } from './missing';
 
 /** Values below `reward` that contradict each other or other sections. */
 export function checkReward(config: ResolvedConfig): void {
@@ -17,6 +18,9 @@ export function checkReward(config: ResolvedConfig): void {
       'reward.reward_model.model_path',
     );
   }
+  const key = 'reward.custom_reward_function.path';
+  const module = reward.custom_reward_function.path;
+  if (module?.endsWith('.py')) throw new ConfigError(`${key}: ${besideRewardModel(module)}`, key);
   // With another tokenizer the lengths are not known beforehand.
   if (input_tokenizer !== null || truncation !== 'error') return;
   const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: ranks } =

@@ -59,6 +59,6 @@ export function checkAsynchrony(config: ResolvedConfig): void {
   if (sampler.max_off_policy_threshold < span)
     refuse(
       `${V1}.sampler.max_off_policy_threshold`,
-      `expected at least ${span}, since num_warmup_batches ${warmup} begins work on prompts ${span - 1} steps ahead, got ${sampler.max_off_policy_threshold}`,
+      `expected at least ${span}, since num_warmup_batches ${warmup} begins work on prompts ${span === 2 ? 'a step' : `${span - 1} steps`} ahead, got ${sampler.max_off_policy_threshold}`,
     );
 }

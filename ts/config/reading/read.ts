@@ -1,6 +1,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import { CORE_SCHEMA, FAILSAFE_SCHEMA, load, mergeTag, type Schema, YAMLException } from 'js-yaml';
 import { printable } from '../../base/printable';
+import { relativeTo } from '../../base/relative_to';
 import { reasonOf, show } from '../../base/text';
 import { decodeUtf8 } from '../../base/utf8';
 import { ConfigError } from '../../errors';
@@ -51,7 +52,7 @@ export function readConfigText(file: string): string {
     bytes = readFileSync(file);
   } catch (cause) {
     throw new ConfigError(
-      `cannot read the configuration ${printable(file)}: ${printable((cause as Error).message)}`,
+      `cannot read the configuration ${printable(file)}${relativeTo(file)}: ${printable((cause as Error).message)}`,
     );
   }
   if (bytes.length > MOST_BYTES)

@@ -80,7 +80,10 @@ export const ppoSchema = {
     `${missing('another engine than FSDP or Megatron')}; the strategy of each role decides`,
   ),
   async_training: fixed([null], `${OWN_PROGRAM}, data.train_batch_size and trainer.total_training_steps`),
-  rollout: fixed([null], `${OWN_PROGRAM}, actor_rollout_ref.rollout.nnodes and n_gpus_per_node`),
+  rollout: fixed(
+    [null],
+    `the keys of a rollout are in actor_rollout_ref.rollout; this one ${OWN_PROGRAM}, actor_rollout_ref.rollout.nnodes and n_gpus_per_node`,
+  ),
   do_search: field(
     orNull(bool),
     null,
