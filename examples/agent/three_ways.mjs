@@ -1,5 +1,6 @@
 // Whether the same agent makes the same tokens however it is written: node examples/agent/three_ways.mjs MODEL [--tasks N] [--python PYTHON]
-import { readFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -20,9 +21,22 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
 });
 const [model] = positionals;
-if (model === undefined)
-  throw new Error('expected the directory of a model, such as runs/agent/rl/final_model');
-const rows = readFileSync(join(model, '..', '..', 'data', 'val.jsonl'), 'utf8')
+
+/** Of what was given. */
+function wrong(message) {
+  console.error(`three_ways: ${message}`);
+  process.exit(2);
+}
+
+if (model === undefined) wrong('expected the directory of a model, such as runs/agent/rl/final_model');
+const data = join(model, '..', '..', 'data', 'val.jsonl');
+if (!existsSync(data))
+  wrong(
+    `expected a model of npm start -- --agent, with tasks in ${data}, where there are none: got ${model}`,
+  );
+if (spawnSync(values.python, ['-c', 'import openai'], { stdio: 'ignore' }).status !== 0)
+  wrong(`--python: expected a Python that has the package openai, got ${values.python}`);
+const rows = readFileSync(data, 'utf8')
   .split('\n')
   .slice(0, Number(values.tasks))
   .map((line) => JSON.parse(line));

@@ -57,7 +57,7 @@ test('one task, turn by turn', async () => {
   const { code, shown } = await tried({ extra_info: { says: 'a\nb' } });
   expect(code).toBe(0);
   expect(shown).toMatch(
-    /^--- user\na\nb\n\nanswer: a\nb\nreward: 0\.5\n1 calls of the model, 2 tokens, 0 uses of tools, [\d.]+ s\n$/,
+    /^--- user\na\nb\n\nanswer: a\nb\nreward: 0\.5\n1 call of the model, 2 tokens, 0 uses of tools, [\d.]+ s\n$/,
   );
   const noted = await tried({ extra_info: { says: { a: [1] } } });
   expect([noted.code, noted.shown]).toEqual([

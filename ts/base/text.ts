@@ -38,3 +38,6 @@ export function reasonOf(thrown: unknown): string {
 /** Levenshtein distance (substitution, insertion and deletion cost 1 each), letter case aside. */
 export const editDistance = (first: string, second: string): number =>
   distance(first.toLowerCase(), second.toLowerCase());
+
+/** `1 step`, `2 steps`. */
+export const counted = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;

@@ -5,7 +5,7 @@ import type { AgentTask } from '../agent/define';
 import { runAgent } from '../agent/run_agent';
 import type { TurnRecord } from '../agent/trajectory/trajectory';
 import { printable } from '../base/printable';
-import { toJson } from '../base/text';
+import { counted, toJson } from '../base/text';
 import { loadConfig } from '../config/config';
 import { extraInfoOf, groundTruthOf } from '../data/labels';
 import { checkPrompt, encodePrompt } from '../data/prompt';
@@ -104,7 +104,7 @@ export async function agentTry(
       ...(answer === null ? [] : [`answer: ${readable(answer)}`]),
       ...(reward === null ? [] : [`reward: ${reward}`]),
       ...(error === null ? [] : [`failed: ${error}`]),
-      `${calls.length} calls of the model, ${made} tokens, ${toolUses.length} uses of tools, ${seconds.toFixed(2)} s`,
+      `${counted(calls.length, 'call')} of the model, ${counted(made, 'token')}, ${counted(toolUses.length, 'use')} of tools, ${seconds.toFixed(2)} s`,
     ];
     write(`${lines.join('\n')}\n`);
     return error === null ? 0 : 1;

@@ -114,7 +114,11 @@ function configuredAgent(config: ResolvedConfig): Agent | null {
 }
 
 function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string, unknown>>): Agent {
-  const exported = loadUserModule(path, `${SECTION}.path`);
+  const exported = loadUserModule(
+    path,
+    `${SECTION}.path`,
+    `a program as an agent is for ${SECTION}.command, such as python ${path}`,
+  );
   let found = exported[name];
   // What a compiler makes of `export default` may lie one level deeper.
   if (name === 'default' && typeof found === 'object' && found !== null && 'default' in found)

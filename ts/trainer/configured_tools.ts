@@ -85,7 +85,11 @@ function checkNames(tools: readonly Tool[]): void {
 
 /** Every tool that a module exports, by itself or in a list. */
 function moduleTools(path: string): Tool[] {
-  const exported = loadUserModule(path, `${SECTION}.tools`);
+  const exported = loadUserModule(
+    path,
+    `${SECTION}.tools`,
+    'tools in Python are for actor_rollout_ref.rollout.multi_turn.function_tool_path or tool_config_path',
+  );
   const found = [...new Set(Object.values(exported).flat())].filter(isTool);
   if (found.length > 0) return found;
   throw new ConfigError(

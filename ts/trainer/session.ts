@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { checkReplaceable } from '../base/atomic_dir';
-import { reasonOf } from '../base/text';
+import { counted, reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
 import { packageVersion } from '../install/package_root';
@@ -100,7 +100,7 @@ export class Session {
 
   /** What the log says first. `verb`: what a run that begins does. */
   opening(verb: string, totalSteps: number): string {
-    const steps = totalSteps === 1 ? '1 step' : `${totalSteps} steps`;
+    const steps = counted(totalSteps, 'step');
     const { checkpoint, firstStep } = this;
     if (checkpoint === null) return `${verb} for ${steps}`;
     if (firstStep < totalSteps || this.onlyLooks)

@@ -1,3 +1,4 @@
+import { counted } from '../../base/text';
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
@@ -12,8 +13,6 @@ import { requireConfig } from './require_config';
 /** The mean over ranks, which share unevenly where it is no whole number. */
 const perRank = (n: number, ranks: number): string =>
   n % ranks === 0 ? `${n / ranks} per rank` : `about ${(n / ranks).toFixed(1)} per rank`;
-
-const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
 
 const microBatches = (perRank: number, sharing: number): string =>
   sharing === 1
@@ -33,8 +32,8 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   const sequences = data.train_batch_size * n;
   const lines = [
     ...pools(config),
-    `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
-      `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
+    `step: ${counted(data.train_batch_size, 'prompt')} x ${counted(n, 'response')} = ${counted(sequences, 'sequence')}, ` +
+      `${perRank(sequences, ranks)} (${counted(ranks, 'rank')})`,
     longestSequence(config),
     role('actor', roles.actor, sharingRanks(roles.actor, roles.actor.fsdp_config)),
   ];
@@ -42,14 +41,14 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   if (further !== null) {
     const { ahead, maxSpan, strategy } = further;
     lines.push(
-      `ahead: ${count(ahead, 'prompt')} = ${count(ahead * n, 'sequence')} worked on beside the ${data.train_batch_size} of a step; a step learns from ` +
-        `prompts begun at most ${count(maxSpan - 1, 'step')} before it, ${strategy === 'drop' ? 'leaves older ones out' : 'and waits for those that would be older'}`,
+      `ahead: ${counted(ahead, 'prompt')} = ${counted(ahead * n, 'sequence')} worked on beside the ${data.train_batch_size} of a step; a step learns from ` +
+        `prompts begun at most ${counted(maxSpan - 1, 'step')} before it, ${strategy === 'drop' ? 'leaves older ones out' : 'and waits for those that would be older'}`,
     );
   }
   if (algorithm.filter_groups.enable) {
     const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
     lines.push(
-      `dynamic sampling: generation batches of ${count(data.gen_batch_size, 'prompt')} until ${data.train_batch_size} have responses ` +
+      `dynamic sampling: generation batches of ${counted(data.gen_batch_size, 'prompt')} until ${data.train_batch_size} have responses ` +
         `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
     );
   }
@@ -59,7 +58,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       reward.reward_model;
     const generated = data.gen_batch_size * n;
     const own = hasRewardPool(config)
-      ? `${count(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
+      ? `${counted(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
       : '';
     lines.push(`reward model: ${own}${microBatches(tokens, sharing)}`);
   }
@@ -70,8 +69,8 @@ function rlArithmetic(config: ResolvedConfig): string[] {
     lines.push(`teacher${name}: ${microBatches(tokens, each)}`);
   }
   if (data.val_files !== null) {
-    const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
-    lines.push(`validation: ${batch} per batch x ${count(val_kwargs.n, 'response')}`);
+    const batch = data.val_batch_size === null ? 'all prompts' : counted(data.val_batch_size, 'prompt');
+    lines.push(`validation: ${batch} per batch x ${counted(val_kwargs.n, 'response')}`);
   }
   return [...lines, duration(trainer, 'prompt', data.gen_batch_size)];
 
@@ -83,9 +82,9 @@ function rlArithmetic(config: ResolvedConfig): string[] {
     const miniBatches = data.train_batch_size / keys.ppo_mini_batch_size;
     const sequencesPerMini = keys.ppo_mini_batch_size * n;
     return (
-      `${name}: mini-batch of ${count(keys.ppo_mini_batch_size, 'prompt')} = ${count(sequencesPerMini, 'sequence')}, ` +
+      `${name}: mini-batch of ${counted(keys.ppo_mini_batch_size, 'prompt')} = ${counted(sequencesPerMini, 'sequence')}, ` +
       `${perRank(sequencesPerMini, ranks)}; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
-      `${count(keys.ppo_epochs, 'epoch')} = ${count(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
+      `${counted(keys.ppo_epochs, 'epoch')} = ${counted(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
       microBatches(keys.ppo_max_token_len_per_gpu, sharing)
     );
   }
@@ -103,9 +102,9 @@ function pools(config: ResolvedConfig): string[] {
   const { policy, rollout = 0, reward = 0 } = poolSizes(config);
   if (rollout + reward === 0) return [];
   const parts = [
-    `policy, ${count(policy, 'rank')}`,
-    ...(rollout === 0 ? [] : [`rollout, ${count(rollout, 'rank')} for generation alone`]),
-    ...(reward === 0 ? [] : [`reward, ${count(reward, 'rank')} for the reward model alone`]),
+    `policy, ${counted(policy, 'rank')}`,
+    ...(rollout === 0 ? [] : [`rollout, ${counted(rollout, 'rank')} for generation alone`]),
+    ...(reward === 0 ? [] : [`reward, ${counted(reward, 'rank')} for the reward model alone`]),
   ];
   return [`pools: ${parts.join('; ')}; ${policy + rollout + reward} worker processes`];
 }
@@ -115,8 +114,8 @@ function sftArithmetic(config: ResolvedSftConfig): string[] {
   const ranks = policyRanks(config);
   const sharing = ulysses * contextOf(sftLayout(config));
   return [
-    `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
-      `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,
+    `step: ${counted(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
+      `(${counted(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,
     `example: at most ${data.max_length} tokens (prompt + response)`,
     duration(trainer, 'example', data.train_batch_size),
   ];
@@ -129,6 +128,6 @@ function duration(
 ): string {
   const epoch = `one epoch is floor(${unit}s of the training set / ${batch}) steps`;
   if (trainer.total_training_steps !== null)
-    return `run: ${count(trainer.total_training_steps, 'step')}; ${epoch}`;
-  return `run: ${count(trainer.total_epochs, 'epoch')}; ${epoch}`;
+    return `run: ${counted(trainer.total_training_steps, 'step')}; ${epoch}`;
+  return `run: ${counted(trainer.total_epochs, 'epoch')}; ${epoch}`;
 }
