@@ -1,3 +1,5 @@
+import { DECODING_RANKS } from '../config/derived/rollout_place';
+import { tensorProblem } from '../model/tensor_parts';
 import type { EngineMemory } from './engine_memory';
 import type { Placement } from './placement';
 import { rowParts } from './places';
@@ -25,6 +27,8 @@ interface Change {
 }
 
 const MOST_GPUS = 1024;
+/** Ranks that are advised to decode together: those of a usual machine, because they wait for each other in every layer. */
+const MOST_DECODING = 8;
 /** Steps in which a capacity is tried: rows of the tiles that a CPU computes in (kRowTile of native/base/parallel.h). */
 const ROW_TILE = 128;
 
@@ -48,6 +52,7 @@ export async function advise(spec: PlanSpec, plan: Plan, engines: EngineMemory):
     ...narrowMasters(spec),
     ...sharding(spec),
     ...placements(spec),
+    ...(await decoding(spec, engines)),
     ...noReference(spec),
   ];
   const all = changes.length < 2 ? null : await knob(await together(spec, engines));
@@ -198,6 +203,37 @@ function placements(spec: PlanSpec): Change[] {
   });
 }
 
+/** More ranks that decode together: the fewest with which the plan fits, else as many as may be. */
+async function decoding(spec: PlanSpec, engines: EngineMemory): Promise<Change[]> {
+  const role = spec.roles.find(({ rollouts }) => rollouts.length > 0);
+  if (role === undefined) return [];
+  const changes = decodingCounts(spec, role).map((ranks) => ({
+    text: `${DECODING_RANKS}=${ranks}`,
+    spec: withRoles(spec, (other) => (other === role ? decodingTogether(role, ranks) : other)),
+  }));
+  for (const change of changes) if ((await planMemory(change.spec, engines)).fits === true) return [change];
+  return changes.slice(-1);
+}
+
+/** How many ranks more than now could decode together. Under Megatron generation is laid out as training. */
+function decodingCounts({ worldSize }: PlanSpec, role: RoleSpec): number[] {
+  const now = role.rollouts[0]?.tensorParallel;
+  if (now === undefined || isMegatron(role)) return [];
+  const counts: number[] = [];
+  for (let ranks = 2 * now; ranks <= MOST_DECODING && worldSize % ranks === 0; ranks *= 2)
+    if (tensorProblem(ranks, role.model) === null) counts.push(ranks);
+  return counts;
+}
+
+const decodingTogether = (role: RoleSpec, ranks: number): RoleSpec => ({
+  ...role,
+  rollouts: role.rollouts.map((shape) => ({
+    ...shape,
+    tensorParallel: ranks,
+    prompts: (shape.prompts * ranks) / shape.tensorParallel,
+  })),
+});
+
 /** Without a KL term there is no reference model. */
 function noReference(spec: PlanSpec): Change[] {
   const roles = spec.roles.filter((role) => role.name !== 'reference');
@@ -268,9 +304,13 @@ async function enoughGpus(spec: PlanSpec, engines: EngineMemory): Promise<number
 
 /** The reference is part of the algorithm: it stays. */
 async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> {
+  const decoded = (role: RoleSpec): RoleSpec => {
+    const ranks = decodingCounts(spec, role).at(-1);
+    return ranks === undefined ? role : decodingTogether(role, ranks);
+  };
   const roles = spec.roles.map(
     (role): RoleSpec => ({
-      ...narrowed(role),
+      ...narrowed(decoded(role)),
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
       strategy: 'full_shard',

@@ -120,3 +120,55 @@ test.each(settings)(
     }
   },
 );
+
+describe('of a run whose generation takes most', () => {
+  const KEY = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
+  // Four heads, so that at most four ranks decode together.
+  const model = {
+    ...llama,
+    hidden_size: 1024,
+    intermediate_size: 4096,
+    num_hidden_layers: 8,
+    vocab_size: 32,
+  };
+  file('wide/config.json', JSON.stringify({ ...model, num_attention_heads: 4, num_key_value_heads: 4 }));
+  const run = file(
+    'adapters.yaml',
+    `
+data: { train_files: train.jsonl, train_batch_size: 16, max_prompt_length: 64, max_response_length: 64 }
+actor_rollout_ref:
+  model: { path: wide, lora_rank: 4 }
+  actor: { ppo_mini_batch_size: 16, ppo_max_token_len_per_gpu: 128 }
+algorithm: { adv_estimator: grpo }
+`,
+  );
+  const planned = async (memory: number, overrides: string[] = []) =>
+    await report(overrides, { gpus: 8, memory, file: run, advise: true });
+
+  test('the fewest ranks that decode together and fit are advised, else the most that can', async () => {
+    // Keys and values may take the more, the more memory there is.
+    const enoughFor = async (ranks: number): Promise<number> =>
+      (await planned(2 ** 30, [`${KEY}=${ranks}`])).peak.total;
+    for (const [memory, ranks, fits] of [
+      [await enoughFor(2), 2, true],
+      [await enoughFor(4), 4, true],
+      [2 ** 20, 4, false],
+    ] as const) {
+      const { peak, advice } = await planned(memory);
+      expect(peak.verb).toBe('generate');
+      const saves = peak.total - (await planned(memory, [`${KEY}=${ranks}`])).peak.total;
+      expect(advice.knobs.filter(({ change }) => change.startsWith(KEY))).toEqual([
+        { change: `${KEY}=${ranks}`, saves, fits },
+      ]);
+    }
+    const { knobs } = (await planned(2 ** 20, [`${KEY}=4`])).advice;
+    expect(knobs.filter(({ change }) => change.startsWith(KEY))).toEqual([]);
+  });
+
+  test('with every other change, too', async () => {
+    const { advice, peak } = await planned(2 ** 20);
+    const decoding = advice.knobs.find(({ change }) => change.startsWith(KEY));
+    expect(advice.together?.saves).toBeGreaterThanOrEqual(decoding?.saves as number);
+    expect(advice.together?.saves).toBeLessThan(peak.total);
+  });
+});
