@@ -10,6 +10,7 @@ import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
 import { adoptMegatronLora } from './derived/megatron_lora';
 import { poolNotes } from './derived/pools';
+import { profileNotes } from './derived/profile';
 import { type Hidden, hide } from './reading/hidden';
 import { type ConfigSource, configTree, readConfig } from './reading/read';
 import { type ConfigNote, resolve } from './reading/resolve';
@@ -69,7 +70,10 @@ function checkArguments(where: string, file: unknown, overrides: unknown): void 
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
   requireConfig('configNotes', config, null);
   const notes = notesOf.get(config) ?? [];
-  const ofRun = 'actor_rollout_ref' in config ? [...poolNotes(config), ...rolloutNotes(config)] : [];
+  const ofRun =
+    'actor_rollout_ref' in config
+      ? [...poolNotes(config), ...rolloutNotes(config), ...profileNotes(config)]
+      : [];
   return [...notes, ...offloadNotes(config), ...ofRun];
 }
 

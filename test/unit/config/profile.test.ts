@@ -1,4 +1,4 @@
-import { loadConfig, loadSftConfig } from '../../../ts/config/config';
+import { configNotes, loadConfig, loadSftConfig } from '../../../ts/config/config';
 import { profilePlan, sftProfilePlan } from '../../../ts/config/derived/profile';
 import { ppo } from './verl_command';
 import { configError, MINIMAL, writeConfig } from './write_config';
@@ -28,6 +28,22 @@ it('nothing without steps or without a role, whatever else is asked for', () => 
     `${ACTOR}.ranks=[7]`,
   ];
   expect(plan(`${ACTOR}.enable=true`, ...unread)).toBeNull();
+});
+
+it('and says so', () => {
+  const notes = (...overrides: string[]) =>
+    configNotes(load(...overrides)).filter(({ path }) => path.includes('profiler'));
+  expect(notes()).toEqual([]);
+  expect(notes(...ON)).toEqual([]);
+  expect(notes('global_profiler.steps=[2]')).toEqual([
+    {
+      path: 'global_profiler.steps',
+      reason: expect.stringMatching(/no role is profiled: set actor_rollout_ref\.actor\.profiler\.enable, /),
+    },
+  ]);
+  expect(notes(`${ACTOR}.enable=true`)).toEqual([
+    { path: `${ACTOR}.enable`, reason: 'nothing is recorded without global_profiler.steps' },
+  ]);
 });
 
 it('names the steps, the workers, the roles in them and what they record', () => {

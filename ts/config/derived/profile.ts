@@ -1,6 +1,7 @@
 // Which steps of a run are profiled, on which workers, and what of them is recorded.
 import { ConfigError } from '../../errors';
 import type { ProfiledWork, ProfileOrder } from '../../worker/profiling';
+import type { ConfigNote } from '../reading/resolve';
 import { missing } from '../schema/field';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { PROFILE_CONTENTS, type PROFILING_TOOLS } from '../schema/profiler_section';
@@ -148,6 +149,21 @@ export function checkProfile(config: ResolvedConfig): void {
         );
     }
   }
+}
+
+/** Of steps in which no role is profiled, and of roles that are profiled in no step. */
+export function profileNotes(config: ResolvedConfig): ConfigNote[] {
+  // Programs put configurations together from sections, and may leave this one out.
+  if (config.global_profiler === undefined) return [];
+  const wanted = (config.global_profiler.steps ?? []).length > 0;
+  const roles = Object.keys(poolSizes(config)).flatMap((name) => rolesOf(config, name as PoolName));
+  const enabled = roles.filter(({ keys }) => keys.enable);
+  const [first] = enabled;
+  if (wanted === (first !== undefined)) return [];
+  if (first !== undefined)
+    return [{ path: `${first.section}.enable`, reason: `nothing is recorded without ${GLOBAL}.steps` }];
+  const keys = roles.map(({ section }) => `${section}.enable`).join(', ');
+  return [{ path: `${GLOBAL}.steps`, reason: `nothing is recorded, as no role is profiled: set ${keys}` }];
 }
 
 /** @throws ConfigError as {@link checkProfile} */
