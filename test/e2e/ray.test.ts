@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { Command, sleep } from '../helpers/e2e_process';
@@ -25,6 +25,27 @@ if sys.stdin.readline() == "kill\\n":
     sys.stdin.read()
 cluster.shutdown()
 `;
+
+test('an interpreter without Ray is named, with the key that chooses it', async () => {
+  const workspace = await Workspace.create();
+  try {
+    const bare = workspace.file('python');
+    writeFileSync(bare, '#!/bin/sh\necho "ModuleNotFoundError: No module named \'ray\'" >&2\nexit 1\n', {
+      mode: 0o755,
+    });
+    const { stderr } = await new Command([
+      'train',
+      workspace.file('train.yaml'),
+      'trainer.launcher.type=ray',
+      `trainer.launcher.python=${bare}`,
+    ]).exited;
+    expect(stderr).toContain(
+      `No module named 'ray': expected trainer.launcher.python to be an interpreter that has Ray, got ${bare}`,
+    );
+  } finally {
+    workspace.remove();
+  }
+});
 
 describeWithRay(`Ray${there ? '' : ` (${python} has no Ray)`}`, () => {
   let workspace: Workspace;

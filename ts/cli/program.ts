@@ -175,10 +175,27 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       // Of positionals, which yargs only counts.
       const lacks = text.startsWith('Not enough non-option arguments');
       const expected = `Expected ${POSITIONALS[argv[0] as string] ?? 'a configuration file'}`;
-      throw new UsageError(`${lacks ? expected : text}; see troupe --help`);
+      throw new UsageError(`${lacks ? expected : asTyped(text, argv[0])}; see troupe --help`);
     })
     .parseAsync();
   return task;
+}
+
+/** Commands that take keys of a configuration. */
+const WITH_KEYS = ['train', 'sft', 'validate', 'plan', 'agent', 'submit', 'doctor', 'import-verl'];
+
+/** A message about options that are none: each as it was typed, and how a key of a configuration is given. */
+function asTyped(message: string, command: string | undefined): string {
+  const [, list] = /^Unknown arguments?: (.*)$/.exec(message) ?? [];
+  if (list === undefined) return message;
+  // yargs names what has hyphens in its other spelling, too.
+  const camel = (name: string): string => name.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
+  const names = list.split(', ');
+  const typed = names.filter((name) => !names.some((other) => other !== name && camel(other) === name));
+  const hint = WITH_KEYS.includes(command ?? '')
+    ? '; keys of the configuration have no --, as in trainer.seed=2'
+    : '';
+  return `Unknown argument${typed.length === 1 ? '' : 's'}: ${typed.join(', ')}${hint}`;
 }
 
 /** Options and positionals of the command that may have several values. The types of yargs lack what every instance of it has. */

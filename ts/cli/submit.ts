@@ -126,11 +126,18 @@ function kubernetesTask(a: Arguments, overrides: readonly string[]): () => Promi
   };
 }
 
+/** As sbatch reads it: `30`, `30:00`, `4:00:00`, `1-0`, `1-12:30`, `1-12:30:00`, or none. */
+const TIME_LIMIT = /^(\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|infinite|unlimited)$/i;
+
 /** @throws UsageError for an option that is out of range */
 function slurmTask(a: Arguments, overrides: readonly string[]): () => Promise<number> {
   const { notice, time = null } = a;
   if (!(Number.isInteger(notice) && notice >= 1 && notice <= 65535))
     throw new UsageError(`submit: --notice: expected seconds from 1 to 65535, got ${notice}`);
+  if (time !== null && !TIME_LIMIT.test(time))
+    throw new UsageError(
+      `submit: --time: expected minutes, hours:minutes:seconds or days-hours, such as 4:00:00, got ${time}`,
+    );
   const wrong = [...a.option, ...(time === null ? [] : [`--time=${time}`])].find(
     (o) => !/^--?\w[^\n]*$/.test(o),
   );

@@ -1,5 +1,6 @@
 // The hosts that a configuration asks for.
 import { join } from 'node:path';
+import { counted } from '../base/text';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { workersPerMachine } from '../config/derived/pools';
 import type { LauncherName } from '../config/schema/launchers';
@@ -96,7 +97,7 @@ export async function gatherHosts(
   const { nnodes, n_gpus_per_node: perHost, launcher, worker_timeouts: timeouts } = config.trainer;
   const file = rendezvousFile(config);
   const byFile = type === 'env' || type === 'external';
-  say(`waiting for ${nnodes} hosts (${type})`);
+  say(`waiting for ${counted(nnodes, 'host')} (${type})`);
   const pool = await HostPool.gather({
     hosts: nnodes,
     spares,

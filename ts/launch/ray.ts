@@ -34,6 +34,13 @@ export function rayStarter(options: RayOptions): HostStarter {
   };
 }
 
+/** What the last line of a traceback says of a module that is not there; else an empty text. */
+function missingModule(line: string, python: string): string {
+  const [said] = /ModuleNotFoundError.*/.exec(line) ?? [];
+  if (said === undefined) return '';
+  return `${said}: expected trainer.launcher.python to be an interpreter that has Ray, got ${python}`;
+}
+
 class Bridge {
   ended = false;
   readonly #options: RayOptions;
@@ -54,7 +61,7 @@ class Bridge {
     if (stdout !== null) createInterface({ input: stdout }).on('line', (line) => this.#receive(line));
     if (stderr !== null)
       createInterface({ input: stderr }).on('line', (line) => {
-        this.#why ||= /ModuleNotFoundError.*/.exec(line)?.[0] ?? '';
+        this.#why ||= missingModule(line, options.python);
         options.say(`[ray] ${line}`);
       });
     this.#child.once('error', (error) => this.#end(`cannot start ${options.python}: ${error.message}`));
