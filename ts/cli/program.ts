@@ -31,8 +31,11 @@ const load = {
 
 /** What a command lacks, where it is not a configuration file. */
 const POSITIONALS: Readonly<Record<string, string>> = {
+  agent: 'try and a configuration file',
   export: 'a checkpoint and a new directory',
+  'import-verl': 'a YAML file or a launch script of verl',
   retriever: 'a .jsonl, .json or .parquet file with passages',
+  serve: 'the directory of a model',
 };
 
 /** What a command line asks for; resolves to the exit code. */

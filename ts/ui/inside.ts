@@ -25,9 +25,10 @@ export class Inside {
   /** Absolute, without links. */
   readonly root: string;
 
-  /** Throws what the system says when there is no such directory. */
+  /** Throws what the system says when there is no such directory, and where it is something else. */
   constructor(root: string) {
     this.root = realpathSync(root);
+    if (!lstatSync(this.root).isDirectory()) throw new Error(`${root} is not a directory`);
   }
 
   /**

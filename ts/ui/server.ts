@@ -129,7 +129,9 @@ export class UiServer {
     return new Promise((resolve, reject) => {
       this.server.once('error', (error: NodeJS.ErrnoException) => {
         const why =
-          error.code === 'EADDRINUSE' ? 'is in use: choose another one, or 0 for any' : error.message;
+          error.code === 'EADDRINUSE'
+            ? 'is in use: choose another one, or 0 for any'
+            : `cannot be listened on: ${error.message}`;
         reject(new TroupeError('IO', `[ui] port ${port} of ${host} ${why}`));
       });
       this.server.listen(port, host, resolve);

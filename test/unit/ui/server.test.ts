@@ -234,6 +234,9 @@ test('a directory that is none, a port in use and a page that is not built say s
   await expect(UiServer.open({ ...options, directory: join(root, 'none') })).rejects.toThrow(
     /expected a directory with runs/,
   );
+  await expect(UiServer.open({ ...options, directory: __filename })).rejects.toThrow(
+    /server\.test\.ts: expected a directory with runs: .* is not a directory/,
+  );
   await expect(UiServer.open({ ...options, port: Number(new URL(server.origin).port) })).rejects.toThrow(
     /is in use/,
   );
