@@ -31,6 +31,7 @@ try {
     );
   }
   await actor.saveModel(join(model, 'trained'));
+  console.log(`model in ${join(model, 'trained')}`);
 } finally {
   await actor.close();
 }

@@ -117,6 +117,22 @@ test('what it throws is cut short and has no control characters', async () => {
   expect((error as Error).message.length).toBeLessThan(3000);
 });
 
+test.each([
+  ['cjs', 'exports.compute_score = '],
+  ['mjs', 'export const compute_score = '],
+])('what it throws is told with the line of its file: .%s', async (ending, declared) => {
+  const file = write(
+    `place.${ending}`,
+    `const inner = (row) => row.missing.length;\n${declared}({ extraInfo }) =>\n  extraInfo === null ? JSON.parse('{') : inner(extraInfo);\n`,
+  );
+  const process = start(20_000, file);
+  const of = (extraInfo: unknown) => process.call({ extraInfo });
+  await expect(of({})).rejects.toThrow(
+    `Cannot read properties of undefined (reading 'length'), at ${file}:1`,
+  );
+  await expect(of(null)).rejects.toThrow(new RegExp(`JSON.*, at ${file}:3$`));
+});
+
 test('an error after the answer is told at the next call', async () => {
   const process = start();
   expect(await call(process, 'throwsLater')).toBe(1);

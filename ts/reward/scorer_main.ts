@@ -16,6 +16,7 @@ import {
   type ScorerRequest,
   type ScorerSetup,
 } from './scorers/scorer_protocol';
+import { thrownAt } from './scorers/thrown_at';
 
 // The program of a scorer process (dist/reward/scorer_main.js), started by scorers/fork.ts.
 
@@ -64,7 +65,7 @@ async function answer(request: ScorerRequest): Promise<void> {
       type: 'reply',
       id,
       ok: false,
-      error: printable(reasonOf(error), { max: MAX_REASON }),
+      error: printable(`${reasonOf(error)}${configuration ? '' : thrownAt(error)}`, { max: MAX_REASON }),
       configuration,
     });
   }

@@ -14,10 +14,13 @@ export interface Scored {
   extra: Record<string, unknown>;
 }
 
-/** Between quotes, without what a terminal would obey. */
-const excerpt = (text: string): string => {
-  const cut = text.length <= EXCERPT ? text : `${text.slice(0, EXCERPT)}… (${text.length} characters)`;
-  return printable(JSON.stringify(cut), { max: Number.POSITIVE_INFINITY });
+const cut = (text: string): string =>
+  text.length <= EXCERPT ? text : `${text.slice(0, EXCERPT)}… (${text.length} characters)`;
+
+/** Without what a terminal would obey: a text between quotes, all else as JSON. */
+const excerpt = (value: unknown): string => {
+  const text = typeof value === 'string' ? JSON.stringify(cut(value)) : cut(toJson(value) ?? 'undefined');
+  return printable(text, { max: Number.POSITIVE_INFINITY });
 };
 
 /** What a function threw, as messages show it. */
@@ -28,7 +31,7 @@ function failure(sample: RewardSample, index: number, what: string, cause?: unkn
   return new TroupeError(
     'REWARD_FAILED',
     `[reward] ${what} for response ${index} of the batch: data_source ${excerpt(sample.dataSource)}, ` +
-      `ground truth ${excerpt(toJson(sample.groundTruth) ?? 'undefined')}, response ${excerpt(sample.response)}. ` +
+      `ground truth ${excerpt(sample.groundTruth)}, response ${excerpt(sample.response)}. ` +
       'Correct the reward function, or set reward.on_error=zero to score such responses 0',
     { cause },
   );
