@@ -1,5 +1,5 @@
 // The agent example from beginning to end: node examples/agent/run.mjs [--search] [--name NAME] [key=value ...]
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -13,18 +13,54 @@ const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..', '..');
 const CLI = join(ROOT, 'dist', 'cli.js');
 const SIZES = { sft: 20480, train: 8192, val: 300 };
 
-const { values, positionals: overrides } = parseArgs({
-  options: {
+const USAGE = `usage: node examples/agent/run.mjs [--search] [--name NAME] [--seed N] [key=value ...]
+  --search     a search engine over facts instead of a calculator
+  --name NAME  results go to runs/NAME (default: agent, or search_r1)
+  --seed N     seed of the tasks and of the untrained model (default 1)
+  key=value    override a key of grpo.yaml`;
+
+function wrong(message) {
+  console.error(`${message}\n${USAGE}`);
+  process.exit(2);
+}
+
+function readArguments() {
+  const options = {
     agent: { type: 'boolean', default: false },
     search: { type: 'boolean', default: false },
     name: { type: 'string' },
     seed: { type: 'string', default: '1' },
-  },
-  allowPositionals: true,
-});
+    help: { type: 'boolean', short: 'h', default: false },
+  };
+  try {
+    return parseArgs({ options, allowPositionals: true });
+  } catch (error) {
+    return wrong(error.message);
+  }
+}
+
+const { values, positionals: overrides } = readArguments();
+if (values.help) {
+  console.log(USAGE);
+  process.exit(0);
+}
+for (const one of overrides) if (!/^[^=]+=/.test(one)) wrong(`expected key=value but got '${one}'`);
+if (!Number.isInteger(Number(values.seed))) wrong(`--seed: expected an integer but got '${values.seed}'`);
+if (!existsSync(CLI)) {
+  console.error(`${relative(process.cwd(), CLI)} is missing: run \`npm start -- --agent\`, which builds it`);
+  process.exit(1);
+}
 const task = values.search ? search : calculator;
 const name = values.name ?? (values.search ? 'search_r1' : 'agent');
 const here = values.search ? 'search_r1' : 'agent';
+
+// What is wrong with overrides is said before the first stage, and leaves no directory behind. The model is made later.
+const checked = spawnSync(
+  process.execPath,
+  [CLI, 'validate', `examples/${here}/grpo.yaml`, 'actor_rollout_ref.model.path=no/model/yet', ...overrides],
+  { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] },
+);
+if (checked.status !== 0) process.exit(checked.status ?? 1);
 
 let directory = join(ROOT, 'runs', name);
 for (let i = 2; existsSync(directory); i++) directory = join(ROOT, 'runs', `${name}-${i}`);

@@ -74,9 +74,14 @@ function runDirectory(name, settings) {
 let child = null;
 
 /** Runs `troupe ...args` with our terminal; an exit code other than 0 ends this process with it. */
-function troupe(...args) {
+const troupe = (...args) => run('inherit', args);
+
+/** What is wrong with overrides, before the first stage and not after it. */
+const check = (...args) => run('ignore', ['validate', ...args]);
+
+function run(stdout, args) {
   return new Promise((done, fail) => {
-    child = spawn(process.execPath, [CLI, ...args], { cwd: ROOT, stdio: 'inherit' });
+    child = spawn(process.execPath, [CLI, ...args], { cwd: ROOT, stdio: ['inherit', stdout, 'inherit'] });
     child.on('error', fail);
     child.on('exit', (code, signal) => {
       child = null;
@@ -108,6 +113,16 @@ async function main() {
   if (!existsSync(CLI))
     throw new Error(`${relative(process.cwd(), CLI)} is missing: run \`npm start\`, which builds it`);
   const { ppo, seed, sft, experts, overrides } = args;
+  const estimator = ppo ? ['algorithm.adv_estimator=gae'] : [];
+  // Of models that are made later nothing is known yet, and those of earlier runs say nothing of them.
+  const [toCome, models] = ['no/model/yet', ['actor_rollout_ref', 'critic']];
+  await check(join(HERE, 'sft.yaml'), `model.path=${toCome}`, ...sft);
+  await check(
+    join(HERE, 'grpo.yaml'),
+    ...models.map((role) => `${role}.model.path=${toCome}`),
+    ...estimator,
+    ...overrides,
+  );
   const name = args.name ?? `arithmetic${ppo ? '-ppo' : ''}${experts ? '-experts' : ''}`;
   const directory = runDirectory(name, { ppo, seed, sft, experts, overrides });
   const path = (...parts) => relative(ROOT, join(directory, ...parts));
@@ -153,7 +168,7 @@ async function main() {
       `actor_rollout_ref.model.path=${start}`,
       `critic.model.path=${start}`,
       `trainer.default_local_dir=${path('rl')}`,
-      ...(ppo ? ['algorithm.adv_estimator=gae'] : []),
+      ...estimator,
       ...overrides,
     ),
   );

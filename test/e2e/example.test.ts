@@ -1,4 +1,4 @@
-import { readFileSync, rmSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { Command, type Exit, runCommand } from '../helpers/e2e_process';
 import { readLines } from '../helpers/observed_run';
@@ -56,4 +56,21 @@ test('a number of experts that cannot be is refused', async () => {
     expect(code).toBe(2);
     expect(stderr).toContain(`--experts: expected an integer from 2 to 64 but got '${experts}'`);
   }
+});
+
+const AGENT = join(ROOT, 'examples/agent/run.mjs');
+
+test.each([
+  [RUN, ['actor_rollout_ref.rollout.n=no'], /rollout\.n: expected an integer .* got "no"/],
+  [RUN, ['--sft', 'data.max_length=no'], /data\.max_length: expected an integer .* got "no"/],
+  [AGENT, ['actor_rollout_ref.rollout.n=no'], /rollout\.n: expected an integer .* got "no"/],
+  [AGENT, ['--seed', 'one'], /--seed: expected an integer but got 'one'\nusage: /],
+  [AGENT, ['--nope'], /Unknown option '--nope'.*\nusage: /],
+  [AGENT, ['nope'], /expected key=value but got 'nope'\nusage: /],
+])('what is wrong is said before the first stage: %s %j', async (program, args, message) => {
+  const name = `${NAME}-wrong`;
+  const { code, stdout, stderr } = await new Command([...args, '--name', name], { program }).exited;
+  expect([code, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(message);
+  expect(existsSync(join(ROOT, 'runs', name))).toBe(false);
 });
