@@ -1,4 +1,5 @@
-// Bicubic resampling with antialiasing, byte for byte as Pillow's Image.resize(BICUBIC), which transformers' image processors call.
+// Bicubic resampling with antialiasing, byte for byte as Image.resize(BICUBIC) of Pillow before 13, which transformers' image processors
+// call. From 13 on it takes the columns first where an image loses much more of its height than of its width.
 
 /** Bits of a weight behind the point, as in Pillow: 8 of a byte, and 2 to spare, in 32. */
 const PRECISION = 22;
