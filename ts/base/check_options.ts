@@ -1,23 +1,20 @@
 import { TroupeError } from '../errors';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from './limits';
+import { nearestName } from './nearest_name';
 import { printable } from './printable';
-import { editDistance, show } from './text';
+import { show } from './text';
 
 export const badOption = (where: string, message: string): TroupeError =>
   new TroupeError('INVALID_ARGUMENT', `[${where}] ${message}`);
 
-/** Refuses option names that do not exist, naming the nearest that does: a mistyped option must never be ignored. */
+/** Refuses option names that do not exist, naming a near one that does: a mistyped option must never be ignored. */
 export function checkOptionNames(where: string, given: unknown, known: readonly string[]): void {
   if (typeof given !== 'object' || given === null)
     throw badOption(where, `expected an options object but got ${String(given)}`);
   for (const name of Object.keys(given)) {
     if (known.includes(name)) continue;
-    // No name is so long, and comparing takes the product of the lengths.
-    const nearest =
-      name.length > 200
-        ? undefined
-        : [...known].sort((a, b) => editDistance(name, a) - editDistance(name, b))[0];
-    const hint = nearest === undefined ? '' : ` did you mean '${nearest}'?`;
+    const nearest = nearestName(known, name);
+    const hint = nearest === null ? '' : ` did you mean '${nearest}'?`;
     throw badOption(
       where,
       `unknown option '${printable(name, { max: 100 })}';${hint} Options: ${known.join(', ')}`,

@@ -158,10 +158,17 @@ describe('mistakes', () => {
     ['data.lr=1', 'data.lr', 'actor_rollout_ref.actor.optim.lr?'],
     ['actor_rollout_ref.actor.lr=1', 'actor_rollout_ref.actor.lr', 'actor_rollout_ref.actor.optim.lr?'],
     ['critic.lr=1', 'critic.lr', 'critic.optim.lr?'],
+    ['trainer.sede=1', 'trainer.sede', 'trainer.seed?'],
   ])('%s: the nearest key is named', (override, path, hint) => {
     const error = failure([override]);
     expect(error.path).toBe(path);
     expect(error.message).toBe(`unknown key ${path}: did you mean ${hint}`);
+  });
+
+  it.each(['typo', 'x', 'foo', 'gama'])('trainer.%s is near nothing: the keys there are named', (key) => {
+    expect(failure([`trainer.${key}=1`]).message).toMatch(
+      new RegExp(`^unknown key trainer\\.${key}: the keys here are .*\\bseed\\b`),
+    );
   });
 
   it.each([

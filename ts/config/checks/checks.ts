@@ -5,6 +5,7 @@ import {
   unknownPolicyLoss,
 } from '../../algorithms/policy_losses/registry';
 import { RUN_LIMITS } from '../../base/limits';
+import { nearestName } from '../../base/nearest_name';
 import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
@@ -20,7 +21,6 @@ import { checkRouterZLoss } from '../derived/router_z_loss';
 import { longestText, sequenceBounds } from '../derived/sequence_bounds';
 import { teachersOf } from '../derived/teachers';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
-import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../schema/logger_names';
 import type { ResolvedConfig } from '../schema/ppo_schema';

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { sizeProblem } from '../../base/json_shape';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from '../../base/limits';
-import { editDistance } from '../../base/text';
+import { nearestName } from '../../base/nearest_name';
 import type { SamplingParams } from '../../rollout/request';
 import { ApiError, badField } from '../call/api_error';
 import { defined } from '../call/defined';
@@ -113,9 +113,8 @@ function deepest(issues: readonly z.core.$ZodIssue[]): z.core.$ZodIssue {
 }
 
 function nearest(field: string, known: readonly string[]): string {
-  if (field.length > 100) return '';
-  const near = [...known].sort((a, b) => editDistance(field, a) - editDistance(field, b))[0];
-  return near !== undefined && editDistance(field, near) <= 3 ? `: did you mean ${near}?` : '';
+  const near = nearestName(known, field);
+  return near === null ? '' : `: did you mean ${near}?`;
 }
 
 /** The parsed text of a body. @throws ApiError 400 */
