@@ -241,5 +241,5 @@ test('gradients that are sent in bfloat16: fewer bytes, and the same training up
   expect(narrow.bytes).toBeLessThan(0.9 * wide.bytes);
   await expect(
     Actor.create({ ...actorOptions, parallel: { reduceDtype: 'float16' as 'float32' } }),
-  ).rejects.toThrow(/parallel.reduceDtype: expected one of float32, bfloat16 but got float16/);
+  ).rejects.toThrow(/parallel.reduceDtype: expected one of float32, bfloat16 but got "float16"/);
 });

@@ -155,7 +155,7 @@ test('mistakes are named', async () => {
     /offload\] unknown option 'parameters'; did you mean 'params'/,
   );
   await expect(create({ parallel: { reduce: 'epoch' } })).rejects.toThrow(
-    /parallel.reduce: expected one of micro_batch, mini_batch but got epoch/,
+    /parallel.reduce: expected one of micro_batch, mini_batch but got "epoch"/,
   );
   await withActor({ optim: null }, async (actor) => {
     await actor.offload();

@@ -112,14 +112,35 @@ describe('masked statistics', () => {
     expect(1 / scale ** 2 - 1e-8).toBeCloseTo(helpers['masked_var'] as number, 12);
   });
 
-  test('ignore NaN outside the mask and refuse a mask of one', () => {
+  test('ignore NaN outside the mask', () => {
     expect(maskedMean([1, Number.NaN, 3], [1, 0, 1])).toBeCloseTo(2, 7);
     const inputs = { offsets: [0, 3], tokenRewards: [1, 2, 3], values: [0, Number.NaN, 0], uid: ['p'] };
     const two = computeAdvantagesDouble('gae', { ...inputs, responseMask: [1, 0, 1] });
     expect([two.advantages[0], two.advantages[2]]).not.toContain(Number.NaN);
-    const one = () => computeAdvantagesDouble('gae', { ...inputs, responseMask: [0, 0, 1] });
-    expect(one).toThrow(/at least two unmasked/);
   });
+
+  test.each(['gae', 'reinforce_plus_plus', 'reinforce_plus_plus_baseline', 'gdpo'])(
+    'of fewer than two tokens are 0: %s',
+    (name) => {
+      const inputs = {
+        offsets: [0, 3],
+        tokenRewards: [1, 2, 3],
+        values: [0.5, 0.5, 0.5],
+        uid: ['p'],
+        rewardComponents: { a: [3] },
+      };
+      for (const responseMask of [
+        [0, 0, 1],
+        [0, 0, 0],
+      ]) {
+        const { advantages, returns } = computeAdvantagesDouble(name, { ...inputs, responseMask });
+        expect([...advantages].map(Math.abs)).toEqual([0, 0, 0]);
+        expect([...returns].every(Number.isFinite)).toBe(true);
+      }
+      const infinite = { ...inputs, tokenRewards: [0, 0, Number.POSITIVE_INFINITY], responseMask: [0, 0, 1] };
+      if (name !== 'gdpo') expect(() => computeAdvantagesDouble(name, infinite)).toThrow(/finite/);
+    },
+  );
 
   test('do not cancel when the mean is far from 0, however the numbers are divided', () => {
     const far = [1e9 + 1, 1e9 + 2, 1e9 + 4, 1e9 + 9];

@@ -179,7 +179,7 @@ describe('functions', () => {
       () => applyKlPenalty(given(null), createKlController(), 'kl'),
     ],
     ['a correction of no batch', /\[rolloutCorrection\] expected a Batch/, () => rolloutCorrection(given(5))],
-    ['a KL without a type', /unknown KL penalty 'undefined'/, () => klPenalty(given(undefined), [], [])],
+    ['a KL without a type', /unknown KL penalty undefined/, () => klPenalty(given(undefined), [], [])],
     [
       'a mistyped option of a controller',
       /unknown option 'klCoeff'; did you mean 'klCoef'/,
@@ -270,7 +270,7 @@ describe('functions', () => {
     ],
     [
       'a group of another device',
-      /device: expected one of cpu, cuda but got tpu/,
+      /device: expected one of cpu, cuda but got "tpu"/,
       () => WorkerGroup.launch(given({ worldSize: 1, device: 'tpu' })),
     ],
     [

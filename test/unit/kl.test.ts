@@ -56,7 +56,7 @@ test('a fixed controller does not move; an adaptive one checks its options', () 
   controller.update(100, 1000);
   expect(controller.value).toBe(0.1);
   expect(() => createKlController({ type: 'adaptive', horizon: 0 })).toThrow(/horizon > 0/);
-  expect(() => createKlController({ klCoef: Number.NaN })).toThrow(/finite klCoef but got NaN/);
+  expect(() => createKlController({ klCoef: Number.NaN })).toThrow(/klCoef: expected a number but got NaN/);
   expect(() => controller.restore({} as { value: number })).toThrow(/saved coefficient.*got {}/);
   expect(controller.value).toBe(0.1);
 });

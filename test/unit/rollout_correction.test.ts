@@ -222,7 +222,7 @@ describe('refuses', () => {
     [{ rolloutRs: 'token_k2,token_k3', rolloutRsThreshold: '1,2,3' }, /expected 1 threshold for all or 2/],
     [{ rolloutRs: 'token_k2', rolloutRsThreshold: ' , ' }, /but got 0/],
     [{ lossType: 'ppo' }, /lossType: expected ppo_clip or reinforce/],
-    [{ rollout_is: 'token' }, /unknown option 'rollout_is'; options: rolloutIs/],
+    [{ rollout_is: 'token' }, /unknown option 'rollout_is'; did you mean 'rolloutIs'/],
   ])('%j', (options, message) => {
     expect(() => rolloutCorrectionDouble(inputs, options)).toThrow(message);
   });
@@ -279,6 +279,6 @@ describe('presets', () => {
       bypassMode: true,
       lossType: 'reinforce',
     });
-    expect(() => rolloutCorrectionPreset('tis')).toThrow(/unknown preset 'tis': expected one of disabled/);
+    expect(() => rolloutCorrectionPreset('tis')).toThrow(/unknown preset "tis": expected one of disabled/);
   });
 });

@@ -1,4 +1,11 @@
-import { badOption, checkOptionNames, requireNamed } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  requireNamed,
+  requireNumbers,
+  requireOptions,
+} from '../base/check_options';
+import { printable } from '../base/printable';
 import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
@@ -124,7 +131,8 @@ function estimate<T extends Float32Array | Float64Array>(
   allocate: (length: number) => T,
 ): { advantages: T; returns: T } {
   const tokens = checkShapes(inputs);
-  if (!registeredEstimators.has(name)) checkAdvantageConfig(config);
+  if (registeredEstimators.has(name)) requireOptions('advantages', config);
+  else checkAdvantageConfig(config);
   const sequence = sequenceEstimators.get(name);
   if (sequence) {
     const advantages = broadcast(sequence(inputs, config), inputs, allocate(tokens));
@@ -140,7 +148,7 @@ function estimate<T extends Float32Array | Float64Array>(
   if (registered) return runRegisteredEstimator(name, registered, inputs, config, allocate);
   throw new TroupeError(
     'INVALID_ARGUMENT',
-    `[advantages] unknown advantage estimator '${name}': expected one of ${advantageEstimatorNames().join(', ')}`,
+    `[advantages] unknown advantage estimator ${typeof name === 'string' ? `'${printable(name)}'` : show(name)}: expected one of ${advantageEstimatorNames().join(', ')}`,
   );
 }
 
@@ -162,6 +170,31 @@ const OPTIONAL_COLUMNS = [
   'rewardBaselines',
 ] as const;
 
+function componentsOf(rows: ArrayLike<unknown>): Record<string, number[]> {
+  const where = 'advantages';
+  const names = new Set<string>();
+  for (let i = 0; i < rows.length; i++) {
+    const row = rows[i];
+    if (typeof row !== 'object' || row === null)
+      throw badOption(where, `rewardComponents[${i}]: expected an object of numbers but got ${show(row)}`);
+    for (const [name, value] of Object.entries(row)) {
+      if (typeof value !== 'number')
+        throw badOption(
+          where,
+          `rewardComponents[${i}].${printable(name)}: expected a number but got ${show(value)}`,
+        );
+      names.add(name);
+    }
+  }
+  const list = Array.from(rows) as Record<string, number>[];
+  return Object.fromEntries(
+    [...names].map((name) => [
+      name,
+      list.map((row) => (Object.hasOwn(row, name) ? (row[name] as number) : Number.NaN)),
+    ]),
+  );
+}
+
 /** The estimator inputs a batch holds. `rewardComponents` [B] of objects becomes one column per reward name. */
 function inputsOf(batch: Batch): AdvantageInputs {
   const inputs: AdvantageInputs = {
@@ -174,12 +207,10 @@ function inputsOf(batch: Batch): AdvantageInputs {
   if (score !== undefined) inputs.score = score;
   for (const name of OPTIONAL_COLUMNS)
     if (batch.has(name)) Object.assign(inputs, { [name]: batch.get(name) });
+  if (inputs.rewardBaselines !== undefined)
+    requireNumbers('advantages', 'rewardBaselines', inputs.rewardBaselines, batch.size);
   if (batch.has('rewardComponents')) {
-    const rows = batch.get('rewardComponents') as Record<string, number>[];
-    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-    inputs.rewardComponents = Object.fromEntries(
-      names.map((name) => [name, rows.map((row) => row[name] ?? Number.NaN)]),
-    );
+    inputs.rewardComponents = componentsOf(batch.get('rewardComponents'));
   }
   return inputs;
 }

@@ -1,4 +1,10 @@
-import { checkOptionNames } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  choiceOption,
+  numberOption,
+  requireNumbers,
+} from '../base/check_options';
 import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
@@ -32,11 +38,11 @@ const estimators: Readonly<Record<KlBase, Estimator>> = {
 /** The per-token penalty of a type: (logProb, refLogProb) -> number, in double. */
 export function klEstimator(type: string): Estimator {
   // A "+" type has the value of its base and, in a loss, the gradient of k2.
-  const base = String(type).replace(/\+$/, '');
+  const base = typeof type === 'string' ? type.replace(/\+$/, '') : '';
   if (Object.hasOwn(estimators, base)) return estimators[base as KlBase];
   throw new TroupeError(
     'INVALID_ARGUMENT',
-    `[kl] unknown KL penalty '${String(type)}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
+    `[kl] unknown KL penalty ${show(type)}: expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
   );
 }
 
@@ -45,6 +51,8 @@ export function klEstimator(type: string): Estimator {
  * low_var_kl = k3: e^d - d - 1 with d = ref - lp clamped to ±20, the result to ±10.
  */
 export function klPenalty(type: string, logProbs: NumberArray, refLogProbs: NumberArray): Float32Array {
+  requireNumbers('kl', 'logProbs', logProbs);
+  requireNumbers('kl', 'refLogProbs', refLogProbs);
   if (logProbs.length !== refLogProbs.length) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
@@ -80,21 +88,17 @@ export interface KlControllerOptions {
 /** Fixed β, or the adaptive controller of Ziegler et al. 2019 (arXiv 1909.08593, §2.2). @throws TroupeError INVALID_ARGUMENT */
 export function createKlController(options: KlControllerOptions = {}): KlController {
   checkOptionNames('createKlController', options, ['type', 'klCoef', 'targetKl', 'horizon']);
-  const { type = 'fixed', klCoef = 0.001, targetKl = 0.1, horizon = 10000 } = options;
-  if (type !== 'fixed' && type !== 'adaptive') {
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[kl] expected kl_ctrl.type fixed or adaptive but got '${String(type)}'`,
-    );
-  }
+  const where = 'kl';
+  const type = choiceOption(where, 'type', options.type, ['fixed', 'adaptive'], 'fixed');
+  const klCoef = numberOption(where, 'klCoef', options.klCoef, 0.001);
+  const targetKl = numberOption(where, 'targetKl', options.targetKl, 0.1);
+  const horizon = numberOption(where, 'horizon', options.horizon, 10000);
   if (type === 'adaptive' && !(horizon > 0 && targetKl > 0)) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
       `[kl] an adaptive controller expects horizon > 0 and target_kl > 0 but got ${horizon} and ${targetKl}`,
     );
   }
-  if (!Number.isFinite(klCoef))
-    throw new TroupeError('INVALID_ARGUMENT', `[kl] expected a finite klCoef but got ${klCoef}`);
   let value = klCoef;
   return {
     get value() {
@@ -102,6 +106,10 @@ export function createKlController(options: KlControllerOptions = {}): KlControl
     },
     update(currentKl, steps) {
       if (type === 'fixed') return;
+      // β would be NaN for ever.
+      for (const [name, given] of Object.entries({ currentKl, steps }))
+        if (!Number.isFinite(given))
+          throw badOption(where, `update: ${name}: expected a finite number but got ${show(given)}`);
       value *= 1 + (clamp(currentKl / targetKl - 1, -0.2, 0.2) * steps) / horizon;
     },
     state: () => ({ value }),
@@ -117,6 +125,14 @@ export function createKlController(options: KlControllerOptions = {}): KlControl
   };
 }
 
+function requireController(given: KlController): void {
+  if (typeof given?.value === 'number' && typeof given.update === 'function') return;
+  throw badOption(
+    'applyKlPenalty',
+    `expected a controller (createKlController makes one) but got ${show(given)}`,
+  );
+}
+
 /**
  * KL in the reward: adds the column tokenRewards = tokenScores - β·kl·responseMask from oldLogProbs and
  * refLogProbs, then updates the controller with the batch's KL (mean over sequences of the mean over tokens).
@@ -128,6 +144,7 @@ export function applyKlPenalty(
   type: string,
 ): { batch: Batch; metrics: Record<string, number> } {
   requireBatch('applyKlPenalty', batch);
+  requireController(controller);
   const scores = batch.get('tokenScores');
   const mask = batch.get('responseMask');
   const logProbs = batch.get('oldLogProbs');

@@ -1,3 +1,4 @@
+import { requireNumbers } from '../base/check_options';
 import type { Batch } from '../batch/batch';
 import { type NumberArray, rowSums } from './ragged';
 
@@ -16,8 +17,12 @@ export function responseTotals(
 }
 
 /** The column `score` of a batch, rounded as those of tokens are: what is equal there is equal here. undefined: there is none. */
-export const tokenlessScores = (batch: Batch): Float32Array | undefined =>
-  batch.has('score') ? Float32Array.from(batch.get('score') as ArrayLike<number>) : undefined;
+export function tokenlessScores(batch: Batch): Float32Array | undefined {
+  if (!batch.has('score')) return undefined;
+  const scores: unknown = batch.get('score');
+  requireNumbers('advantages', 'score', scores, batch.size);
+  return Float32Array.from(scores);
+}
 
 /** Total score of each response of a batch with tokenScores, [B]. */
 export const totalScores = (batch: Batch): Float64Array =>

@@ -1,3 +1,4 @@
+import { types } from 'node:util';
 import { TroupeError } from '../errors';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from './limits';
 import { nearestName } from './nearest_name';
@@ -7,10 +8,30 @@ import { show } from './text';
 export const badOption = (where: string, message: string): TroupeError =>
   new TroupeError('INVALID_ARGUMENT', `[${where}] ${message}`);
 
+/**
+ * Options are read by name: of an array, a Map or a promise that nobody awaited nothing would be found, and every default taken.
+ * @throws TroupeError INVALID_ARGUMENT
+ */
+export function requireOptions(where: string, given: unknown): asserts given is object {
+  if (types.isPromise(given))
+    throw badOption(where, 'expected an options object but got a promise: await it first');
+  if (isRecord(given)) return;
+  throw badOption(where, `expected an options object but got ${kindOf(given)}`);
+}
+
+/** By its tag: objects of another realm are as good. */
+const tagOf = (value: unknown): string => Object.prototype.toString.call(value).slice(8, -1);
+
+/** Whether something holds values by name: not an array, a Map, a date, an error or a promise. */
+export const isRecord = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && ['Object', 'Module'].includes(tagOf(value));
+
+const kindOf = (value: unknown): string =>
+  typeof value !== 'object' || value === null || Array.isArray(value) ? show(value) : `a ${tagOf(value)}`;
+
 /** Refuses option names that do not exist, naming a near one that does: a mistyped option must never be ignored. */
 export function checkOptionNames(where: string, given: unknown, known: readonly string[]): void {
-  if (typeof given !== 'object' || given === null)
-    throw badOption(where, `expected an options object but got ${String(given)}`);
+  requireOptions(where, given);
   for (const name of Object.keys(given)) {
     if (known.includes(name)) continue;
     const nearest = nearestName(known, name);
@@ -85,15 +106,50 @@ export function choiceOption<const T extends string>(
   if (value === undefined) return fallback;
   const found = choices.find((choice) => choice === value);
   if (found === undefined)
-    throw badOption(where, `${name}: expected one of ${choices.join(', ')} but got ${String(value)}`);
+    throw badOption(where, `${name}: expected one of ${choices.join(', ')} but got ${show(value)}`);
   return found;
 }
 
 export function flagOption(where: string, name: string, value: unknown, fallback: boolean): boolean {
   if (value === undefined) return fallback;
   if (typeof value !== 'boolean')
-    throw badOption(where, `${name}: expected true or false but got ${String(value)}`);
+    throw badOption(where, `${name}: expected true or false but got ${show(value)}`);
   return value;
+}
+
+/**
+ * Numbers in an array, a typed array or what looks like one. Typed arrays are not looked through; of others every entry is.
+ * `length`: how many there must be.
+ * @throws TroupeError INVALID_ARGUMENT naming the entry
+ */
+export function requireNumbers(
+  where: string,
+  name: string,
+  value: unknown,
+  length?: number,
+): asserts value is ArrayLike<number> {
+  const typed = ArrayBuffer.isView(value) && !types.isDataView(value);
+  if (!typed && !isListOfNumbers(where, name, value))
+    throw badOption(where, `${name}: expected an array of numbers but got ${show(value)}`);
+  if (types.isBigInt64Array(value) || types.isBigUint64Array(value))
+    throw badOption(
+      where,
+      `${name}: expected numbers but got bigints: Float32Array.from(x, Number) converts them`,
+    );
+  const count = (value as ArrayLike<number>).length;
+  if (length !== undefined && count !== length)
+    throw badOption(where, `${name}: expected ${length} entries, as the other arrays, but got ${count}`);
+}
+
+function isListOfNumbers(where: string, name: string, value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false;
+  const list = value as ArrayLike<unknown>;
+  const { length } = list;
+  if (!Number.isSafeInteger(length) || length < 0) return false;
+  for (let i = 0; i < length; i++)
+    if (typeof list[i] !== 'number')
+      throw badOption(where, `${name}[${i}]: expected a number but got ${show(list[i])}`);
+  return true;
 }
 
 /** What programs in JavaScript pass is whatever they have. @throws TroupeError INVALID_ARGUMENT */

@@ -25,7 +25,9 @@ export function nearestName(names: readonly string[], given: string): string | n
   if (most < 0) return null;
   let best: { name: string; count: number } | null = null;
   for (const name of names) {
-    const count = slips(given, name);
+    // A name that was cut off is missing more letters than one that was mistyped.
+    const begins = given.length > 2 && name.toLowerCase().startsWith(given.toLowerCase());
+    const count = begins ? Math.min(most, slips(given, name)) : slips(given, name);
     if (count <= most && (best === null || count < best.count)) best = { name, count };
   }
   return best?.name ?? null;

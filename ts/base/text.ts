@@ -9,19 +9,38 @@ const SHOWN = 60;
 export const toJson = (value: unknown): string =>
   JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? String(item) : item));
 
-function jsonOf(value: unknown): string {
-  // JSON has null for NaN and infinities.
-  if (typeof value === 'number') return String(value);
+/** What of an array a message may show: one of millions of entries is neither copied nor written out for it. */
+const shortened = (_: string, item: unknown): unknown => {
+  if (typeof item === 'bigint') return String(item);
+  if (ArrayBuffer.isView(item) && !types.isDataView(item))
+    return Array.from((item as Float32Array).subarray(0, SHOWN));
+  return Array.isArray(item) && item.length > SHOWN ? item.slice(0, SHOWN) : item;
+};
+
+function textOf(value: unknown): string {
   try {
-    return toJson(value) ?? String(value);
+    // JSON has null for NaN and infinities, and no bigint.
+    if (typeof value === 'number') return String(value);
+    if (typeof value === 'bigint') return `${value}n`;
+    if (typeof value === 'string') return JSON.stringify(value.slice(0, SHOWN + 1));
+    return JSON.stringify(value, shortened) ?? String(value);
   } catch {
-    return `${Array.isArray(value) ? 'an array' : 'an object'} that JSON cannot hold`;
+    return `${isArray(value) ? 'an array' : 'an object'} that JSON cannot hold`;
+  }
+}
+
+/** Array.isArray throws of a proxy that was revoked. */
+function isArray(value: unknown): boolean {
+  try {
+    return Array.isArray(value);
+  } catch {
+    return false;
   }
 }
 
 /** A value as an error message shows it: JSON, cut short. Never throws itself. */
 export function show(value: unknown): string {
-  const text = jsonOf(value);
+  const text = textOf(value);
   return text.length > SHOWN ? `${printable(text.slice(0, SHOWN))}...` : printable(text);
 }
 
@@ -29,7 +48,8 @@ export function show(value: unknown): string {
 export function reasonOf(thrown: unknown): string {
   try {
     // A message may be anything, and may throw when it is looked at.
-    return String(types.isNativeError(thrown) || thrown instanceof Error ? thrown.message : thrown);
+    const text = String(types.isNativeError(thrown) || thrown instanceof Error ? thrown.message : thrown);
+    return text.startsWith('[object ') ? show(thrown) : text;
   } catch {
     return 'something that has no text';
   }

@@ -1,23 +1,53 @@
 // What the methods of a batch are given: checked before it is taken apart.
+import { types } from 'node:util';
+import { checkOptionNames, choiceOption, flagOption, isRecord } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
+import type { Granularity } from './columns';
 import { fail } from './fail';
 
 /** @returns the length of an array, a typed array or what looks like one */
-export function arrayLength(what: string, value: unknown): number {
-  const length = (value as { length?: unknown } | null | undefined)?.length;
-  if (typeof value === 'object' && typeof length === 'number' && Number.isInteger(length) && length >= 0)
-    return length;
-  fail(`${what}: expected an array but got ${show(value)}`);
+export function arrayLength(what: string, value: unknown, kind = 'an array'): number {
+  if (typeof value === 'object' && value !== null && !types.isDataView(value)) {
+    const { length } = value as { length?: unknown };
+    // Nothing is made for the length that an object claims before its last entry has been seen.
+    if (ArrayBuffer.isView(value) && isDetached(value))
+      fail(`${what}: expected ${kind} but its memory was transferred or given back: copy it first`);
+    const known = Array.isArray(value) || ArrayBuffer.isView(value);
+    if (Number.isInteger(length) && (known || length === 0 || Number(length) - 1 in value))
+      return length as number;
+  }
+  fail(`${what}: expected ${kind} but got ${show(value)}`);
+}
+
+function isDetached({ buffer }: ArrayBufferView): boolean {
+  if (buffer.byteLength > 0) return false;
+  try {
+    return new Uint8Array(buffer).length > 0;
+  } catch {
+    return true;
+  }
 }
 
 export function checkArrays(what: string, value: unknown): void {
-  if (typeof value === 'object' && value !== null && 'length' in value) return;
-  fail(`${what}: expected an array of arrays but got ${show(value)}`);
+  arrayLength(what, value, 'an array of arrays');
+}
+
+/** A whole number >= `least`. */
+export function checkCount(what: string, value: unknown, least: 0 | 1): void {
+  if (Number.isSafeInteger(value) && (value as number) >= least) return;
+  fail(`${what}: expected a ${least === 0 ? 'non-negative' : 'positive'} integer but got ${show(value)}`);
+}
+
+/** Names of columns, each a text. */
+export function checkNames(what: string, names: unknown): void {
+  const other = Array.isArray(names) ? names.findIndex((name) => typeof name !== 'string') : 0;
+  if (other < 0) return;
+  fail(`${what}: expected an array of names of columns but got ${show(names)}`);
 }
 
 export function checkRecord(what: string, value: unknown): void {
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return;
+  if (isRecord(value)) return;
   fail(`${what}: expected an object but got ${show(value)}`);
 }
 
@@ -25,4 +55,23 @@ export function checkRecord(what: string, value: unknown): void {
 export function checkSize(what: string, sequences: number): void {
   if (sequences <= RUN_LIMITS.sequences) return;
   fail(`${what}: expected at most ${RUN_LIMITS.sequences} sequences in a batch`);
+}
+
+const GRANULARITIES: readonly Granularity[] = ['token', 'response', 'sequence'];
+
+/** Granularity of columns by name. */
+export function checkGranularity(what: string, given: unknown): void {
+  if (given === undefined) return;
+  checkRecord(`${what}: granularity`, given);
+  for (const [name, granularity] of Object.entries(given as object))
+    if (granularity !== undefined)
+      choiceOption('batch', `${what}: granularity.${name}`, granularity, GRANULARITIES, 'token');
+}
+
+export function checkColumnOptions(what: string, given: unknown): void {
+  const where = `batch ${what}`;
+  checkOptionNames(where, given, ['granularity', 'adopt']);
+  const { granularity, adopt } = given as { granularity?: unknown; adopt?: unknown };
+  checkGranularity(what, granularity);
+  flagOption(where, 'adopt', adopt, false);
 }

@@ -1,4 +1,13 @@
-import { arrayLength, checkArrays, checkRecord, checkSize } from './arguments';
+import { show } from '../base/text';
+import {
+  arrayLength,
+  checkArrays,
+  checkColumnOptions,
+  checkCount,
+  checkNames,
+  checkRecord,
+  checkSize,
+} from './arguments';
 import { ColumnMemory } from './column_memory';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
 import { lengthOf, makeColumn, toInt32 } from './columns';
@@ -6,7 +15,7 @@ import { fail } from './fail';
 import { checkEqual, FIXED } from './fixed_columns';
 import { indexRange, permutation, resolveIndices } from './indices';
 import { concatColumns, type Layout, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
-import { type PaddedInput, unpad } from './padded';
+import { type PaddedInput, padColumn, unpad } from './padded';
 import { checkSameColumns } from './same_columns';
 
 export type Seqs = ArrayLike<ArrayLike<number>>;
@@ -63,6 +72,7 @@ export class Batch {
     checkArrays('fromSequences: prompts', prompts);
     checkArrays('fromSequences: responses', responses);
     checkRecord('fromSequences: columns', columns);
+    checkColumnOptions('fromSequences', o);
     if (prompts.length !== responses.length) {
       fail(`fromSequences: got ${prompts.length} prompts but ${responses.length} responses`);
     }
@@ -90,6 +100,8 @@ export class Batch {
   static fromRagged(r: RaggedInput, o: ColumnOptions = {}): Batch {
     checkRecord('fromRagged', r);
     for (const name of ['promptLens', 'responseLens'] as const) arrayLength(`fromRagged: ${name}`, r[name]);
+    if (r.columns !== undefined) checkRecord('fromRagged: columns', r.columns);
+    checkColumnOptions('fromRagged', o);
     const layout = makeLayout(toInt32('promptLens', r.promptLens), toInt32('responseLens', r.responseLens));
     return Batch.build(layout, { ...r.columns, tokens: r.tokens }, o);
   }
@@ -205,19 +217,7 @@ export class Batch {
 
   /** A response-token column in verl's layout: [B, R] row-major, right-padded with `padValue`. R: the longest response. */
   toPadded(name: string, responseLength?: number, padValue = 0): Float32Array {
-    const { granularity, data } = this.column(name);
-    if (granularity !== 'response')
-      fail(`toPadded: '${name}' has one value per ${granularity}, expected a response-token column`);
-    const longest = this.responseLens.reduce((a, b) => Math.max(a, b), 0);
-    const R = responseLength ?? longest;
-    if (!Number.isInteger(R) || R < longest) {
-      fail(`toPadded: responseLength ${R} is below the longest response, ${longest} tokens`);
-    }
-    const out = new Float32Array(this.size * R).fill(padValue);
-    const source = data as Float32Array;
-    for (let i = 0; i < this.size; i++)
-      out.set(source.subarray(this.responseOffsets[i], this.responseOffsets[i + 1]), i * R);
-    return out;
+    return padColumn(this.layout, name, this.column(name), responseLength, padValue);
   }
 
   /**
@@ -226,6 +226,7 @@ export class Batch {
    */
   with(columns: Record<string, unknown>, o: ColumnOptions = {}): Batch {
     checkRecord('with', columns);
+    checkColumnOptions('with', o);
     const map = new Map(this.columns);
     for (const [name, value] of Object.entries(columns)) {
       const present = this.columns.has(name) ? this.column(name) : undefined;
@@ -245,6 +246,7 @@ export class Batch {
 
   /** Only these columns; tokens, promptLens, responseMask and, where there are some, the images of the prompts always stay. */
   select(names: readonly string[]): Batch {
+    checkNames('select', names);
     const map = new Map<string, Column>();
     const images = this.has('images') ? ['images'] : [];
     for (const name of [...FIXED, ...images, ...names]) map.set(name, this.column(name));
@@ -254,7 +256,9 @@ export class Batch {
   /** Without these columns. */
   drop(names: string | readonly string[]): Batch {
     const map = new Map(this.columns);
-    for (const name of typeof names === 'string' ? [names] : names) {
+    const dropped = typeof names === 'string' ? [names] : names;
+    checkNames('drop', dropped);
+    for (const name of dropped) {
       this.listed(name);
       if (FIXED.includes(name)) fail(`drop: '${name}' is part of every batch`);
       map.delete(name);
@@ -269,6 +273,8 @@ export class Batch {
 
   /** New names for columns: { old: new }. */
   rename(names: Record<string, string>): Batch {
+    checkRecord('rename', names);
+    checkNames('rename', Object.values(names));
     const map = new Map(this.columns);
     for (const [from, to] of Object.entries(names)) {
       const column = this.column(from);
@@ -299,7 +305,7 @@ export class Batch {
 
   /** n parts of equal size, in order; B must divide by n. */
   chunk(n: number): Batch[] {
-    if (!Number.isInteger(n) || n < 1) fail(`chunk: expected a positive integer but got ${n}`);
+    checkCount('chunk', n, 1);
     checkSize(`chunk: ${n} parts`, n);
     if (this.size % n !== 0)
       fail(`chunk: ${this.size} sequences do not divide into ${n} equal parts: use padToDivisor(${n}) first`);
@@ -308,7 +314,7 @@ export class Batch {
 
   /** Parts of `size` sequences, in order; the last may be shorter. */
   split(size: number): Batch[] {
-    if (!Number.isInteger(size) || size < 1) fail(`split: expected a positive integer but got ${size}`);
+    checkCount('split', size, 1);
     const parts = [];
     for (let start = 0; start < this.size; start += size) parts.push(this.slice(start, start + size));
     return parts;
@@ -316,12 +322,11 @@ export class Batch {
 
   /** Each sequence `times` times: 'interleaved' a a b b (also `true`, verl's `interleave`), 'tiled' a b a b (`false`). */
   repeat(times: number, order: 'interleaved' | 'tiled' | boolean = 'interleaved'): Batch {
-    if (!Number.isInteger(times) || times < 0)
-      fail(`repeat: expected a non-negative integer but got ${times}`);
+    checkCount('repeat', times, 0);
     checkSize(`repeat: ${this.size} sequences x ${times}`, this.size * times);
     const interleaved = order === true || order === 'interleaved';
     if (!interleaved && order !== false && order !== 'tiled')
-      fail(`repeat: expected 'interleaved' or 'tiled' but got '${order}'`);
+      fail(`repeat: expected 'interleaved' or 'tiled' but got ${show(order)}`);
     const indices = new Int32Array(this.size * times);
     for (let j = 0; j < indices.length; j++) indices[j] = interleaved ? Math.floor(j / times) : j % this.size;
     return this.gather(indices);
@@ -329,8 +334,7 @@ export class Batch {
 
   /** Repeats sequences from the start, as often as needed, until B divides by `divisor`. Undo with `unpad(padSize)`. */
   padToDivisor(divisor: number): { batch: Batch; padSize: number } {
-    if (!Number.isInteger(divisor) || divisor < 1)
-      fail(`padToDivisor: expected a positive integer but got ${divisor}`);
+    checkCount('padToDivisor', divisor, 1);
     checkSize(`padToDivisor: ${divisor} sequences`, divisor);
     const padSize = (divisor - (this.size % divisor)) % divisor;
     if (padSize === 0) return { batch: this, padSize };
@@ -343,14 +347,15 @@ export class Batch {
   /** Without the last `padSize` sequences. */
   unpad(padSize: number): Batch {
     if (!Number.isInteger(padSize) || padSize < 0 || padSize > this.size) {
-      fail(`unpad: expected 0 to ${this.size} but got ${padSize}`);
+      fail(`unpad: expected 0 to ${this.size} but got ${show(padSize)}`);
     }
     return padSize === 0 ? this : this.slice(0, this.size - padSize);
   }
 
   /** Mini-batches of `size` sequences in order, `epochs` times; B must divide by `size`. */
   *minibatches(size: number, epochs = 1): Generator<Batch, void> {
-    if (!Number.isInteger(size) || size < 1) fail(`minibatches: expected a positive integer but got ${size}`);
+    checkCount('minibatches', size, 1);
+    checkCount('minibatches: epochs', epochs, 0);
     if (this.size % size !== 0)
       fail(`minibatches: ${this.size} sequences do not divide into mini-batches of ${size}`);
     const parts = this.split(size);
@@ -375,7 +380,10 @@ export class Batch {
 
   private listed(name: string): Column {
     return (
-      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`)
+      this.columns.get(name) ??
+      fail(
+        `there is no column ${typeof name === 'string' ? `'${name}'` : show(name)}; this batch has ${this.names.join(', ')}`,
+      )
     );
   }
 

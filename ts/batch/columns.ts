@@ -1,4 +1,5 @@
 import { types } from 'node:util';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Layout } from './layout';
 import type { PromptImage } from './prompt_image';
@@ -249,7 +250,7 @@ export function toInt32(name: string, value: ArrayLike<unknown>): Int32Array {
     if ((x | 0) !== x) {
       throw new TroupeError(
         'INVALID_ARGUMENT',
-        `[batch] column '${name}', entry ${i}: expected a 32-bit integer but got ${String(value[i])}`,
+        `[batch] column '${name}', entry ${i}: expected a 32-bit integer but got ${show(value[i])}`,
       );
     }
     out[i] = x;
@@ -278,7 +279,7 @@ export function toMask(name: string, value: ArrayLike<unknown>): Uint8Array {
   if (bad >= 0) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
-      `[batch] ${name}, entry ${bad}: expected 0 or 1 but got ${String(value[bad])}`,
+      `[batch] ${name}, entry ${bad}: expected 0 or 1 but got ${show(value[bad])}`,
     );
   }
   return out;

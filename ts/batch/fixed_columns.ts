@@ -1,4 +1,5 @@
 // What may become of a column that is there: those of every batch stay, and none is given twice with two contents.
+import { show } from '../base/text';
 import { type Column, firstDifference } from './columns';
 import { fail } from './fail';
 
@@ -10,8 +11,8 @@ export function checkEqual(name: string, present: Column, given: Column): void {
   const at = firstDifference(present, given);
   if (at < 0) return;
   fail(
-    `with: column '${name}' is there already and differs at entry ${at} (${String(present.data[at])} there, ` +
-      `${String(given.data[at])} given): ${replacement(name)}`,
+    `with: column '${name}' is there already and differs at entry ${at} (${show(present.data[at])} there, ` +
+      `${show(given.data[at])} given): ${replacement(name)}`,
   );
 }
 

@@ -1,3 +1,4 @@
+import { show } from '../base/text';
 import { fail } from './fail';
 
 /** Sequence indices from 0 to size-1, from numbers (negative ones count from the end) or a boolean mask. */
@@ -11,7 +12,7 @@ export function resolveIndices(indices: ArrayLike<number> | ArrayLike<boolean>, 
   for (let j = 0; j < out.length; j++) {
     const i = indices[j] as number;
     if (!Number.isInteger(i) || i < -size || i >= size)
-      fail(`sequence index ${String(i)} is outside a batch of ${size}`);
+      fail(`sequence index ${show(i)} is outside a batch of ${size}`);
     out[j] = i < 0 ? i + size : i;
   }
   return out;
@@ -19,6 +20,8 @@ export function resolveIndices(indices: ArrayLike<number> | ArrayLike<boolean>, 
 
 /** The indices that Array.slice(start, end) takes of `size` entries; no more than these are made. */
 export function indexRange(size: number, start = 0, end = size): Int32Array {
+  for (const [name, at] of Object.entries({ start, end }))
+    if (typeof at !== 'number') fail(`slice: ${name}: expected a number but got ${show(at)}`);
   const place = (at: number): number => {
     const whole = Math.trunc(at) || 0; // NaN is 0
     return whole < 0 ? Math.max(size + whole, 0) : Math.min(whole, size);

@@ -1,6 +1,8 @@
 import { types } from 'node:util';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import type { Granularity } from './columns';
+import { arrayLength, checkCount, checkGranularity, checkRecord } from './arguments';
+import type { Column, Granularity } from './columns';
 import { knownGranularity, toMask } from './columns';
 import type { Layout } from './layout';
 import { makeLayout } from './layout';
@@ -26,6 +28,9 @@ export interface PaddedInput {
   granularity?: Record<string, Granularity>;
 }
 
+/** What a typed array can hold in every version of Node. */
+const MOST_ENTRIES = 2 ** 32;
+
 export interface Unpadded {
   layout: Layout;
   tokens: Int32Array;
@@ -41,7 +46,12 @@ const fail = (message: string): never => {
 /** Reads the padded arrays once; every row is checked against the padding rules. */
 export function unpad(p: PaddedInput): Unpadded {
   const R = p.responseLength;
-  if (!Number.isInteger(R) || R < 0) fail(`responseLength: expected a non-negative integer but got ${R}`);
+  checkCount('fromPadded: responseLength', R, 0);
+  checkGranularity('fromPadded', p.granularity);
+  if (p.responseMask !== undefined) arrayLength('fromPadded: responseMask', p.responseMask);
+  if (p.columns !== undefined) checkRecord('fromPadded: columns', p.columns);
+  for (const [name, value] of Object.entries(p.columns ?? {}))
+    arrayLength(`fromPadded: columns.${name}`, value);
   const N = p.attentionMask.length;
   if (p.inputIds.length !== N)
     fail(`inputIds has ${p.inputIds.length} entries but attentionMask has ${N}: both are [B, P+R]`);
@@ -128,7 +138,7 @@ function copyTokens(
     const id = Number(ids[i]);
     if ((id | 0) !== id || id < 0) {
       fail(
-        `inputIds, row ${Math.floor(i / S)}, column ${i % S}: expected a token id but got ${String(ids[i])}`,
+        `inputIds, row ${Math.floor(i / S)}, column ${i % S}: expected a token id but got ${show(ids[i])}`,
       );
     }
     out[at + i - from] = id;
@@ -223,8 +233,7 @@ function gather(value: ArrayLike<unknown>, layout: Layout, R: number): ArrayLike
 function batchSizeOf(p: PaddedInput, attended: Uint8Array): number {
   const R = p.responseLength;
   if (p.batchSize !== undefined) {
-    if (!Number.isInteger(p.batchSize) || p.batchSize < 1)
-      fail(`batchSize: expected a positive integer but got ${p.batchSize}`);
+    checkCount('fromPadded: batchSize', p.batchSize, 1);
     return p.batchSize;
   }
   if (p.responseMask !== undefined && R > 0) return rowsOf('responseMask', p.responseMask.length, R);
@@ -263,4 +272,32 @@ function validRows(attended: Uint8Array, S: number, P: number): boolean {
     while (c < S) if (attended[start + c++] === 1) return false;
   }
   return true;
+}
+
+/** A response-token column as [B, R], right-padded with `padValue`; R: the longest response, or more. */
+export function padColumn(
+  layout: Layout,
+  name: string,
+  { granularity, data }: Column,
+  responseLength: number | undefined,
+  padValue: number,
+): Float32Array {
+  if (granularity !== 'response')
+    refuse(`'${name}' has one value per ${granularity}, expected a response-token column`);
+  const longest = layout.responseLens.reduce((a, b) => Math.max(a, b), 0);
+  const R = responseLength ?? longest;
+  checkCount('toPadded: responseLength', R, 0);
+  if (R < longest) refuse(`responseLength ${R} is below the longest response, ${longest} tokens`);
+  if (typeof padValue !== 'number') refuse(`padValue: expected a number but got ${show(padValue)}`);
+  if (layout.size * R > MOST_ENTRIES)
+    refuse(`responseLength ${R}: expected at most 2^32 entries for ${layout.size} sequences`);
+  const out = new Float32Array(layout.size * R).fill(padValue);
+  const { responseOffsets: offsets } = layout;
+  const source = data as Float32Array;
+  for (let i = 0; i < layout.size; i++) out.set(source.subarray(offsets[i], offsets[i + 1]), i * R);
+  return out;
+}
+
+function refuse(message: string): never {
+  throw new TroupeError('INVALID_ARGUMENT', `[batch] toPadded: ${message}`);
 }

@@ -1,4 +1,6 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
+import { arrayLength, checkCount } from './arguments';
 
 // Karmarkar-Karp largest differencing (Karmarkar & Karp, 1982) into k sets, in the order of operations of verl's
 // seqlen_balancing, so that partitions are the same.
@@ -110,14 +112,16 @@ class StateHeap {
  * non-empty. Throws INVALID_ARGUMENT when that is impossible.
  */
 export function karmarkarKarp(lengths: ArrayLike<number>, k: number, equalSize: boolean): number[][] {
-  const n = lengths.length;
-  if (!Number.isInteger(k) || k < 1) throw invalid(`expected k >= 1 but got ${k}`);
+  const n = arrayLength('karmarkarKarp: lengths', lengths);
+  checkCount('karmarkarKarp: k', k, 1);
+  if (typeof equalSize !== 'boolean')
+    throw invalid(`equalSize: expected true or false but got ${show(equalSize)}`);
   if (n < k) throw invalid(`cannot split ${n} items into ${k} non-empty sets`);
   if (equalSize && n % k !== 0)
     throw invalid(`equalSize needs the number of items to divide by k: ${n} % ${k} = ${n % k}`);
   for (let i = 0; i < n; i++) {
     if (!(Number.isFinite(lengths[i]) && (lengths[i] as number) >= 0))
-      throw invalid(`weight ${i}: expected a finite number >= 0 but got ${String(lengths[i])}`);
+      throw invalid(`weight ${i}: expected a finite number >= 0 but got ${show(lengths[i])}`);
   }
   const order = Array.from({ length: n }, (_, i) => i).sort(
     (a, b) => (lengths[a] as number) - (lengths[b] as number) || a - b,
@@ -146,7 +150,11 @@ const invalid = (message: string): TroupeError =>
   new TroupeError('INVALID_ARGUMENT', `[partition] ${message}`);
 
 /** verl's estimate of the relative cost of a sequence of L tokens: 24576 L + L², for a 7B-like model. */
-export const sequenceWorkload = (length: number): number => 24576 * length + length * length;
+export function sequenceWorkload(length: number): number {
+  if (typeof length !== 'number')
+    throw invalid(`sequenceWorkload: expected a number of tokens but got ${show(length)}`);
+  return 24576 * length + length * length;
+}
 
 /**
  * The order in which sequences should lie so that `k` contiguous, equally large parts have nearly the same workload.
@@ -154,7 +162,10 @@ export const sequenceWorkload = (length: number): number => 24576 * length + len
  * `lengths` [B] with B divisible by k; returns a permutation [B] for `Batch.reorder`.
  */
 export function balanceOrder(lengths: ArrayLike<number>, k: number): number[] {
-  const work = Array.from({ length: lengths.length }, (_, i) => sequenceWorkload(lengths[i] as number));
+  const count = arrayLength('balanceOrder: lengths', lengths);
+  const work = Array.from({ length: count }, (_, i) => {
+    return sequenceWorkload(lengths[i] as number);
+  });
   return karmarkarKarp(work, k, true).flatMap((part) => {
     const sorted = part.sort((a, b) => (work[a] as number) - (work[b] as number) || a - b);
     const even = sorted.filter((_, i) => i % 2 === 0);

@@ -86,7 +86,7 @@ describe('create', () => {
 
   test.each<[object, RegExp]>([
     [{ modle: 'x' }, /unknown option 'modle'; did you mean 'model'/],
-    [{ strategy: 'zero' }, /strategy: expected one of fsdp, megatron but got zero/],
+    [{ strategy: 'zero' }, /strategy: expected one of fsdp, megatron but got "zero"/],
     [{ device: 'cuda' }, /device 'cuda': the workers of the given group were started for 'cpu'/],
     [{ dtype: 'fp8' }, /dtype: expected one of float32, bfloat16/],
     [{ optim: { learningRate: 1 } }, /unknown option 'learningRate'/],

@@ -10,11 +10,13 @@ it.each([
   ['parameters', 'params'],
   ['max_new_tokens', 'maxNewTokens'],
   ['top_k', 'topK'],
+  ['par', 'params'],
+  ['world', 'worldSize'],
 ])('%s is %s', (given, name) => {
   expect(nearestName(names, given)).toBe(name);
 });
 
-it.each(['', 'x', 'n', 'ab', 'foo', 'typo', 'optics', 'group', 'seed'.repeat(60), 'é'])(
+it.each(['', 'x', 'n', 'ab', 'foo', 'typo', 'optics', 'pa', 'group', 'seed'.repeat(60), 'é'])(
   '%p is near nothing',
   (given) => {
     expect(nearestName(names, given)).toBeNull();

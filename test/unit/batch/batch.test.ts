@@ -212,7 +212,7 @@ describe('operations', () => {
     expect(() => b.with({ responseMask: b.get('responseMask').map((bit) => 1 - bit) })).toThrow(
       /withResponseMask\(\.\.\.\) replaces it/,
     );
-    expect(() => b.with({ uid: ['a', 'x', 'c'] })).toThrow(/'uid'.*entry 1 \(b there, x given\)/);
+    expect(() => b.with({ uid: ['a', 'x', 'c'] })).toThrow(/'uid'.*entry 1 \("b" there, "x" given\)/);
     expect(
       b
         .drop('values')

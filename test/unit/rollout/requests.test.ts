@@ -41,7 +41,7 @@ describe('a request', () => {
     [{}, { maxNewTokens: 1, badWords: [5, 6] }, /badWords: expected an array of arrays of token ids/],
     [{}, { maxNewTokens: 1, logitBias: { 5: 1 } }, /logitBias: expected a Map of token ids and numbers/],
     [{}, { maxNewTokens: 1, constraint: {} }, /constraint: expected an object with the method next/],
-    [{}, { maxNewTokens: 1, promptLogProbs: 'yes' }, /promptLogProbs: expected true or false but got yes/],
+    [{}, { maxNewTokens: 1, promptLogProbs: 'yes' }, /promptLogProbs: expected true or false but got "yes"/],
     [{ cacheSalt: 5 }, { maxNewTokens: 1 }, /cacheSalt: expected a text but got 5/],
     [{ session: {} }, { maxNewTokens: 1 }, /session: expected a text/],
     [{ grammar: '{}' }, { maxNewTokens: 1 }, /grammar: expected \{kind: 'json-schema', schema\} or/],

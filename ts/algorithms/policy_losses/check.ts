@@ -1,3 +1,11 @@
+import {
+  badOption,
+  checkOptionNames,
+  numberOption,
+  requireNumbers,
+  requireOptions,
+} from '../../base/check_options';
+import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 import { evaluatePolicyLoss } from './evaluate';
@@ -14,6 +22,16 @@ export interface PolicyLossCheck {
   /** |returned − expected| / max(1, |expected|) */
   error: number;
 }
+
+const COLUMNS = [
+  'logProbs',
+  'entropy',
+  'oldLogProbs',
+  'advantages',
+  'refLogProbs',
+  'rolloutIsWeights',
+  'rolloutLogProbs',
+] as const;
 
 export interface PolicyLossCheckOptions {
   /** Distance of the central differences, 1e-3: large enough for losses computed in float32. */
@@ -34,10 +52,18 @@ export interface PolicyLossCheckOptions {
 export function checkPolicyLoss(
   loss: PolicyLossFunction,
   inputs: Partial<PolicyLossFunctionInputs> = {},
-  { step = 1e-3, tolerance = 1e-3 }: PolicyLossCheckOptions = {},
+  options: PolicyLossCheckOptions = {},
 ): PolicyLossCheck {
+  const where = 'checkPolicyLoss';
+  if (typeof loss !== 'function') throw badOption(where, `expected a function but got ${show(loss)}`);
+  checkOptionNames(where, options, ['step', 'tolerance']);
+  const step = numberOption(where, 'step', options.step, 1e-3, { above: 0 });
+  const tolerance = numberOption(where, 'tolerance', options.tolerance, 1e-3, { min: 0 });
   const name = loss.name === '' ? 'fn' : loss.name;
-  const at: PolicyLossFunctionInputs = { ...exampleInputs(), ...inputs };
+  const example = exampleInputs();
+  checkOptionNames(where, inputs, Object.keys(example));
+  const at: PolicyLossFunctionInputs = { ...example, ...inputs };
+  checkInputs(where, inputs, at);
   const given = evaluatePolicyLoss(name, loss, at);
   const total = (by: 'logProbs' | 'entropy', index: number, move: number): number => {
     const column = Float64Array.from(at[by]);
@@ -74,6 +100,31 @@ export function checkPolicyLoss(
     );
   }
   return worst;
+}
+
+/** @throws TroupeError INVALID_ARGUMENT naming the array */
+function checkInputs(
+  where: string,
+  given: Partial<PolicyLossFunctionInputs>,
+  at: PolicyLossFunctionInputs,
+): void {
+  for (const name of ['responseMask', 'logProbs', 'entropy'] as const)
+    if (at[name] === undefined)
+      throw badOption(where, `${name}: expected an array of numbers but got undefined`);
+  requireNumbers(where, 'responseMask', at.responseMask);
+  const { length } = at.responseMask;
+  for (const name of COLUMNS) if (given[name] !== undefined) requireNumbers(where, name, given[name], length);
+  requireNumbers(where, 'offsets', at.offsets);
+  const offsets = at.offsets.length === 0 ? [] : Array.from(at.offsets);
+  if (
+    offsets[0] !== 0 ||
+    offsets.at(-1) !== length ||
+    offsets.some((o, i) => i > 0 && !(o >= (offsets[i - 1] as number)))
+  )
+    throw badOption(where, `offsets: expected [b+1] rising from 0 to ${length} but got ${show(offsets)}`);
+  for (const name of ['globalTokens', 'globalSequences'] as const)
+    numberOption(where, name, at[name], 0, { min: 0 });
+  requireOptions(`${where}.options`, at.options);
 }
 
 /** The central difference; at a kink the slope nearest to the returned one that lies between the one-sided ones. */

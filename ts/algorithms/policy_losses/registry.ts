@@ -1,3 +1,4 @@
+import { requireNamed } from '../../base/check_options';
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 
@@ -103,10 +104,9 @@ export const registeredPolicyLoss = (name: string): PolicyLossFunction | null =>
  * @throws TroupeError INVALID_ARGUMENT when another loss already has the name
  */
 export function registerPolicyLoss(name: string, loss: PolicyLossFunction): void {
-  if (typeof loss !== 'function')
-    throw new TroupeError('INVALID_ARGUMENT', `[policy loss] expected a function for '${name}'`);
+  requireNamed('policy loss', name, loss);
   const taken = policyLossNames().includes(name) && registered.get(name) !== loss;
-  if (taken || name === '' || name === 'linear') {
+  if (taken || name === 'linear') {
     throw new TroupeError(
       'INVALID_ARGUMENT',
       `[policy loss] '${name}' is taken: choose another name than ${policyLossNames().join(', ')}, linear`,

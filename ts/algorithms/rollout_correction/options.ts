@@ -1,3 +1,4 @@
+import { checkOptionNames } from '../../base/check_options';
 import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
 import { parseIsThreshold, parseRsThresholds, type Rejection, type WeightBounds } from './thresholds';
@@ -46,9 +47,7 @@ export const correctionError = (message: string): TroupeError =>
 
 /** @throws TroupeError INVALID_ARGUMENT naming the option */
 export function resolveCorrection(options: RolloutCorrectionOptions): ResolvedCorrection {
-  const unknown = Object.keys(options).find((key) => !KEYS.includes(key));
-  if (unknown !== undefined)
-    throw correctionError(`unknown option '${unknown}'; options: ${KEYS.join(', ')}`);
+  checkOptionNames('rollout correction', options, KEYS);
   const { rolloutIs = null, rolloutRs = null, lossType = 'ppo_clip' } = options;
   if (rolloutIs !== null && rolloutIs !== 'token' && rolloutIs !== 'sequence')
     throw correctionError(`rolloutIs: expected token, sequence or null but got ${show(rolloutIs)}`);

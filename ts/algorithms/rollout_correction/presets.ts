@@ -1,4 +1,5 @@
-import { correctionError, type RolloutCorrectionOptions } from './options';
+import { show } from '../../base/text';
+import { correctionError, type RolloutCorrectionOptions, resolveCorrection } from './options';
 
 const GEOMETRIC = { rolloutRs: 'seq_mean_k1', rolloutRsThreshold: '0.999_1.001' } as const;
 const K3 = { rolloutRs: 'seq_mean_k3', rolloutRsThreshold: 0.01 } as const;
@@ -43,8 +44,10 @@ export function rolloutCorrectionPreset(
   name: string,
   overrides: RolloutCorrectionOptions = {},
 ): Required<RolloutCorrectionOptions> {
-  if (!Object.hasOwn(PRESETS, name))
-    throw correctionError(`unknown preset '${name}': expected one of ${PRESET_NAMES.join(', ')}`);
+  if (typeof name !== 'string' || !Object.hasOwn(PRESETS, name))
+    throw correctionError(`unknown preset ${show(name)}: expected one of ${PRESET_NAMES.join(', ')}`);
+  // Refuses what is no option, now and not where it is used.
+  resolveCorrection(overrides);
   return {
     rolloutIs: null,
     rolloutIsThreshold: 2,
