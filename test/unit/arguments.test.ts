@@ -283,7 +283,7 @@ describe('functions', () => {
       /\[importWeights\] expected a stream of buckets .* got undefined/,
       () => importWeights(given({}), given(undefined)),
     ],
-    ['pools that are none', /pools: expected at least one/, () => ResourcePools.launch(given(undefined))],
+    ['pools that are none', /pools: expected at least one/, () => ResourcePools.launch(given({}))],
   ])('refuse %s', async (_, message, run) => {
     await expect((async () => run())()).rejects.toEqual(refused(message));
   });

@@ -1,19 +1,37 @@
 // Values of every kind to everything that computes without workers: an error of ours, or a result, and never one from inside.
 import {
+  Actor,
   applyKlPenalty,
   Batch,
   balanceOrder,
+  Critic,
   checkPolicyLoss,
   computeAdvantages,
   createKlController,
+  joinCalls,
   karmarkarKarp,
   klPenalty,
   type PolicyLossFunction,
+  PythonSandbox,
+  policyLoss,
+  ResourcePools,
+  RewardModel,
   registerAdvantageEstimator,
   registerPolicyLoss,
+  rewardByDataSource,
   rolloutCorrection,
   rolloutCorrectionPreset,
+  scoreFunctionCalling,
+  scoreGsm8k,
+  scoreMath,
+  scoreMathDapo,
+  scorePrimeMath,
+  scoreQaEm,
+  scoreRlla,
+  scoreSearchR1,
   sequenceWorkload,
+  valueLoss,
+  WorkerGroup,
 } from '../../ts';
 import { show } from '../../ts/base/text';
 import { BAD_VALUES, detached } from './bad_values';
@@ -191,6 +209,114 @@ const uses: [string, Use][] = [
   ['checkPolicyLoss step', (v) => checkPolicyLoss(linear, {}, { step: v })],
   ['a loss that returns', (v) => checkPolicyLoss(() => v)],
 ];
+
+const scored1 = { logProbs: [1], oldLogProbs: [1], advantages: [1] };
+const valued1 = { predictions: [1], values: [1], returns: [1] };
+const layout = ['offsets', 'responseMask', 'globalTokens', 'globalSequences'];
+// What is right by itself ends here: no worker is started.
+const nowhere = given('no group');
+const answers: [string, Use][] = (
+  [
+    ['scoreFunctionCalling', scoreFunctionCalling],
+    ['scoreGsm8k', scoreGsm8k],
+    ['scoreMath', scoreMath],
+    ['scoreMathDapo', scoreMathDapo],
+    ['scorePrimeMath', scorePrimeMath],
+    ['scoreQaEm', scoreQaEm],
+    ['scoreRlla', scoreRlla],
+    ['scoreSearchR1', scoreSearchR1],
+  ] as [string, (...args: never[]) => unknown][]
+).flatMap(([name, score]) => [
+  [`${name} response`, (v) => score(v, given('x'))],
+  [`${name} truth`, (v) => score(given('no answer'), v)],
+  [`${name} options`, (v) => score(given('no answer'), given(name === 'scoreQaEm' ? [] : 'x'), v)],
+]);
+
+const others: [string, Use][] = [
+  ...answers,
+  ['rewardByDataSource', (v) => rewardByDataSource(v, {})],
+  ['joinCalls', (v) => joinCalls(v)],
+  ['joinCalls of one', (v) => joinCalls([v])],
+  ['policyLoss mode', (v) => policyLoss(v, scored1, {}, nowhere)],
+  ['policyLoss inputs', (v) => policyLoss('vanilla', v, {}, nowhere)],
+  ['policyLoss options', (v) => policyLoss('vanilla', scored1, v, nowhere)],
+  ...['logProbs', 'oldLogProbs', 'advantages', 'entropy', ...layout].map((key): [string, Use] => [
+    `policyLoss ${key}`,
+    (v) => policyLoss('vanilla', { ...scored1, [key]: v }, {}, nowhere),
+  ]),
+  ['valueLoss inputs', (v) => valueLoss(v, {}, nowhere)],
+  ['valueLoss options', (v) => valueLoss(valued1, v, nowhere)],
+  ...['predictions', 'values', 'returns', ...layout].map((key): [string, Use] => [
+    `valueLoss ${key}`,
+    (v) => valueLoss({ ...valued1, [key]: v }, {}, nowhere),
+  ]),
+  ['ResourcePools.launch', (v) => ResourcePools.launch(v)],
+  ['ResourcePools.launch pools', (v) => ResourcePools.launch({ pools: v, device: 'cpu' })],
+  ['WorkerGroup.launch', (v) => WorkerGroup.launch(v)],
+  ['WorkerGroup.launch launcher', (v) => WorkerGroup.launch({ worldSize: 0, device: 'cpu', launcher: v })],
+  ...[Actor, Critic, RewardModel].flatMap((Role): [string, Use][] => [
+    [`${Role.name}.create`, (v) => Role.create(v)],
+    ...[
+      'model',
+      'launcher',
+      'group',
+      'name',
+      'optim',
+      'parallel',
+      'maxTokensPerMicroBatch',
+      'lora',
+      'seed',
+    ].map((key): [string, Use] => [
+      `${Role.name}.create ${key}`,
+      (v) => Role.create({ model: '/nothing/is/here', device: 'cpu', [key]: v }),
+    ]),
+    [`new ${Role.name}`, (v) => new (Role as unknown as new (v: never) => unknown)(v)],
+  ]),
+  ['new ResourcePools', (v) => new (ResourcePools as unknown as new (v: never) => unknown)(v)],
+  ['new PythonSandbox', (v) => new (PythonSandbox as unknown as new (v: never) => unknown)(v)],
+];
+
+it.each(others)('%s: so is what is given to graders, losses and workers', async (_, use) => {
+  for (const [name, value] of Object.entries(BAD_VALUES)) {
+    const error = await Promise.resolve()
+      .then(() => use(given(value), name))
+      .then(
+        () => null,
+        (thrown: { code?: string; message: string }) => thrown,
+      );
+    if (error === null) continue;
+    expect([name, error]).toEqual([
+      name,
+      expect.objectContaining({
+        code: expect.stringMatching(/^(INVALID_ARGUMENT|INVALID_MODEL|INVALID_DATA|INVALID_CONFIG|IO)$/),
+      }),
+    ]);
+    expect(error.message).not.toMatch(/\[object |Cannot /);
+  }
+});
+
+it('an answer is not compared with a number, which no text is equal to', () => {
+  expect(() => scoreGsm8k('#### 5', given(5))).toThrow(
+    /\[scoreGsm8k\] groundTruth: expected a text but got 5/,
+  );
+  expect(() => scoreQaEm('x', given('target'))).toThrow(
+    /targets: expected an array of texts but got "target"/,
+  );
+  expect(() => scoreSearchR1('x', 'y', given({ match: 'sub' }))).toThrow(
+    /match: expected one of exact, substring/,
+  );
+});
+
+it('says where groups and roles come from', async () => {
+  const wanted = /group: expected a WorkerGroup \(WorkerGroup\.launch makes one, .* but got \{\}/;
+  await expect(Actor.create({ model: 'm', group: given({}) })).rejects.toThrow(wanted);
+  await expect(policyLoss('vanilla', scored1, {}, given({}))).rejects.toThrow(wanted);
+  const Made = Actor as unknown as new (o: object) => unknown;
+  expect(() => new Made({ model: 'm' })).toThrow(/\[Actor\] it is made by await Actor\.create\(options\)/);
+  await expect(Critic.create({ model: 'm', launcher: given({ start: 5 }) })).rejects.toThrow(
+    /launcher\] start: expected a function but got 5/,
+  );
+});
 
 it.each(uses)('%s: what is refused is refused by name', (_, use) => {
   for (const [name, value] of Object.entries(BAD_VALUES)) {

@@ -98,11 +98,13 @@ test('the reward model has a layout of its own, by both names of its section', (
 
 test('a reward model that cannot be cut so is refused before a worker is started', async () => {
   const config = ppo(`${RM}.strategy=megatron`, `${RM}.megatron.${pp}=4`);
-  const launcher = () => {
-    throw new Error('a worker was started');
+  const launcher = {
+    start: () => {
+      throw new Error('a worker was started');
+    },
   };
   const needs = { reference: false, critic: false, rewardModel: true, totalSteps: 1, device: 'cpu' as const };
-  await expect(createEngines(config, { ...needs, launcher: launcher as never })).rejects.toThrow(
+  await expect(createEngines(config, { ...needs, launcher })).rejects.toThrow(
     /reward_model\.megatron\] parallel\.pp 4 x parallel\.vpp 1: \d layers do not make 4 parts/,
   );
 });

@@ -445,8 +445,10 @@ test('a layout that the model does not allow is refused before a worker is start
     'actor_rollout_ref.actor.strategy=megatron',
     'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=4',
   );
-  const launcher = () => {
-    throw new Error('a worker was started');
+  const launcher = {
+    start: () => {
+      throw new Error('a worker was started');
+    },
   };
   const needs = {
     reference: false,
@@ -455,7 +457,7 @@ test('a layout that the model does not allow is refused before a worker is start
     totalSteps: 1,
     device: 'cpu' as const,
   };
-  await expect(createEngines(config, { ...needs, launcher: launcher as never })).rejects.toThrow(
+  await expect(createEngines(config, { ...needs, launcher })).rejects.toThrow(
     /actor\.megatron\] parallel\.pp 4 x parallel\.vpp 1: \d layers do not make 4 parts/,
   );
 });

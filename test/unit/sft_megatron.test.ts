@@ -211,9 +211,11 @@ test.each<[string[], RegExp]>([
   const config = sft(MEGATRON, ...overrides, `trainer.default_local_dir=${file}.run`);
   expect(() => checkSftModel(config)).toThrow(message);
   const train = { batchesPerEpoch: 1, next: () => Promise.reject(), state: () => 0, restore: () => {} };
-  const launcher = () => {
-    throw new Error('a worker was started');
+  const launcher = {
+    start: () => {
+      throw new Error('a worker was started');
+    },
   };
   const data = async () => ({ train, validation: [] });
-  await expect(new SftTrainer(config, { data, launcher: launcher as never }).fit()).rejects.toThrow(message);
+  await expect(new SftTrainer(config, { data, launcher }).fit()).rejects.toThrow(message);
 });

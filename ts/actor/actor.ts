@@ -4,6 +4,7 @@ import {
   countOption,
   flagOption,
   numberOption,
+  requireOptions,
   temperatureOption,
 } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
@@ -108,8 +109,7 @@ export class Actor extends TrainedModel {
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
   static async create(o: ActorOptions): Promise<Actor> {
-    if (typeof o !== 'object' || o === null)
-      throw badOption('actor options', `expected an options object but got ${String(o)}`);
+    requireOptions('actor options', o);
     const { rollout, ...engine } = o;
     const workers = await RoleEngine.create(engine, 'actor');
     try {

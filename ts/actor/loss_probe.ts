@@ -1,5 +1,13 @@
 import { BYPASS_MODE, registeredPolicyLoss } from '../algorithms/policy_losses/registry';
-import { badOption, checkOptionNames } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  numberOption,
+  requireNumbers,
+  requireOptions,
+} from '../base/check_options';
+import { toMask } from '../batch/columns';
+import { requireGroup } from '../controller/require_group';
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeMetrics, NativePolicyLossInputs, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
@@ -85,6 +93,8 @@ export async function policyLoss(
 ): Promise<PolicyLossResult> {
   const where = 'policyLoss';
   checkOptionNames(where, inputs, [...LAYOUT_KEYS, ...POLICY_KEYS]);
+  checkProbe(where, options, group);
+  requireNumbers(where, 'logProbs', inputs.logProbs);
   const length = inputs.logProbs.length;
   const counted =
     mode === 'geo_mean' ? { ...inputs, globalSequences: inputs.globalSequences ?? rowsOf(inputs) } : inputs;
@@ -179,6 +189,8 @@ export async function valueLoss(
   const where = 'valueLoss';
   checkOptionNames(where, inputs, [...LAYOUT_KEYS, 'predictions', 'values', 'returns']);
   checkOptionNames(where, options, ['clipRangeValue', 'aggregation', 'scaleFactor']);
+  checkProbe(where, options, group);
+  requireNumbers(where, 'predictions', inputs.predictions);
   const length = inputs.predictions.length;
   const layout = resolveLayout(where, inputs, length);
   const native = {
@@ -197,7 +209,9 @@ function resolveLayout(
   inputs: LossLayout,
   length: number,
 ): { offsets: Int32Array; responseMask: Uint8Array; globalTokens: number; globalSequences: number } {
-  const offsets = Int32Array.from(inputs.offsets ?? [0, length]);
+  const given = inputs.offsets ?? [0, length];
+  requireNumbers(where, 'offsets', given);
+  const offsets = Int32Array.from(given);
   const rising = offsets.every((at, i) => i === 0 || at >= (offsets[i - 1] as number));
   if (offsets.length < 1 || offsets[0] !== 0 || offsets[offsets.length - 1] !== length || !rising) {
     throw badOption(
@@ -205,8 +219,12 @@ function resolveLayout(
       `offsets: expected [b+1] rising from 0 to ${length} but got [${[...offsets].slice(0, 8).join(', ')}]`,
     );
   }
+  for (const name of ['globalTokens', 'globalSequences'] as const)
+    numberOption(where, name, inputs[name], 1, { above: 0 });
   const responseMask =
-    inputs.responseMask === undefined ? new Uint8Array(length).fill(1) : Uint8Array.from(inputs.responseMask);
+    inputs.responseMask === undefined
+      ? new Uint8Array(length).fill(1)
+      : toMask(`${where}: responseMask`, maskOf(where, inputs.responseMask));
   if (responseMask.length !== length) {
     throw badOption(
       where,
@@ -214,6 +232,16 @@ function resolveLayout(
     );
   }
   return { offsets, responseMask, ...divisors(inputs, offsets, responseMask) };
+}
+
+function maskOf(where: string, value: unknown): ArrayLike<number> {
+  requireNumbers(where, 'responseMask', value);
+  return value;
+}
+
+function checkProbe(where: string, options: unknown, group: unknown): void {
+  requireOptions(`${where} options`, options);
+  if (group !== undefined) requireGroup(where, group);
 }
 
 /** With a token or without. */
@@ -234,13 +262,8 @@ function divisors(
 
 function column(where: string, name: string, value: unknown, length: number): Float32Array | null {
   if (value === undefined) return null;
-  const array = Float32Array.from(value as ArrayLike<number>);
-  if (array.length !== length)
-    throw badOption(
-      where,
-      `${name}: expected ${length} entries, as the other arrays, but got ${array.length}`,
-    );
-  return array;
+  requireNumbers(where, name, value, length);
+  return Float32Array.from(value);
 }
 
 function missing(where: string, name: string): never {

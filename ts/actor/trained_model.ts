@@ -1,8 +1,8 @@
-import { checkOptionNames, choiceOption, requirePath } from '../base/check_options';
+import { badOption, checkOptionNames, choiceOption, requirePath } from '../base/check_options';
 import { rankZero } from '../controller/dispatch';
 import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../engine/engine_checkpoint';
 import type { OffloadOptions } from '../engine/offload_options';
-import type { RoleEngine } from '../engine/role_engine';
+import { RoleEngine } from '../engine/role_engine';
 import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
 import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
 import { importWeights } from '../weights/weight_import';
@@ -12,7 +12,11 @@ export abstract class TrainedModel {
   protected constructor(
     /** The engine below, for scripts that need single parameters or gradients. */
     readonly engine: RoleEngine,
-  ) {}
+  ) {
+    const { name } = new.target;
+    if (!(engine instanceof RoleEngine))
+      throw badOption(name, `it is made by await ${name}.create(options), not by new ${name}`);
+  }
 
   /** Optimiser steps that changed the weights; one skipped for a non-finite gradient does not count. */
   async optimizerSteps(): Promise<number> {

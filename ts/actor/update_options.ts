@@ -99,7 +99,8 @@ export function resolvePolicyLoss(
   }
   const klLossType = choiceOption(where, 'klLossType', o.klLossType, KL_KINDS, 'low_var_kl');
   const mode = o.mode ?? 'vanilla';
-  if (!policyLossNames().includes(mode)) throw badOption(where, `mode: ${unknownPolicyLoss(String(mode))}`);
+  if (!policyLossNames().includes(mode))
+    throw badOption(where, `mode: ${unknownPolicyLoss(typeof mode === 'string' ? mode : show(mode))}`);
   if (o.kwargs !== undefined) checkKwargs(where, mode, o.kwargs);
   if (o.rolloutCorrection !== undefined) {
     if (mode !== BYPASS_MODE)

@@ -164,6 +164,21 @@ export function requirePath(where: string, what: string, value: unknown): assert
     throw badOption(where, `expected the path of ${what} but got ${show(value)}`);
 }
 
+/** @throws TroupeError INVALID_ARGUMENT, also for a number that a text would be equal to only when it is written out */
+export function requireText(where: string, name: string, value: unknown): asserts value is string {
+  if (typeof value !== 'string') throw badOption(where, `${name}: expected a text but got ${show(value)}`);
+}
+
+/** @throws TroupeError INVALID_ARGUMENT for what is no array of texts */
+export function requireTexts(
+  where: string,
+  name: string,
+  value: unknown,
+): asserts value is readonly string[] {
+  if (!Array.isArray(value) || !value.every((text) => typeof text === 'string'))
+    throw badOption(where, `${name}: expected an array of texts but got ${show(value)}`);
+}
+
 /** What is registered: a function under a name. @throws TroupeError INVALID_ARGUMENT */
 export function requireNamed(where: string, name: unknown, fn: unknown): void {
   if (typeof name !== 'string' || name === '')

@@ -10,6 +10,7 @@ import { RUN_LIMITS } from '../base/limits';
 import type { EngineCall } from './call';
 import type { CallLimitOptions } from './call_limits';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
+import { checkLauncher } from './require_group';
 import type { WorkerLogs } from './worker_log';
 
 /** What a group of workers is started with. */
@@ -99,6 +100,7 @@ export function resolveGroupOptions(options: WorkerGroupOptions): ResolvedGroupO
   for (const name of TIMES) numberOption(where, name, options[name], 1, { above: 0, max: MOST_MS });
   // 0: they are killed at once.
   numberOption(where, 'closeTimeoutMs', options.closeTimeoutMs, 0, { min: 0, max: MOST_MS });
+  checkLauncher(where, options.launcher);
   for (const name of ['log', 'onCall'] as const) functionOption(where, name, options[name]);
   return {
     ...options,

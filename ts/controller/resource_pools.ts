@@ -1,3 +1,5 @@
+import { badOption, isRecord, requireOptions } from '../base/check_options';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeMemoryInfo } from '../native/bridge';
 import type { WorkerGroupOptions } from './group_options';
@@ -34,7 +36,11 @@ export class ResourcePools<Name extends string> {
    * @throws as WorkerGroup.launch, with no process of any pool left behind
    */
   static async launch<Name extends string>(given: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
-    const { pools, hosts, ...options } = given ?? {};
+    requireOptions('ResourcePools', given);
+    const { pools, hosts, ...options } = given;
+    for (const [name, value] of Object.entries({ pools, hosts }))
+      if (value !== undefined && !isRecord(value))
+        throw badOption('ResourcePools', `${name}: expected an object of counts but got ${show(value)}`);
     const sizes = Object.entries(pools ?? {}) as [Name, number][];
     if (sizes.length === 0)
       throw new TroupeError('INVALID_ARGUMENT', 'pools: expected at least one, such as { policy: 2 }');
@@ -59,6 +65,11 @@ export class ResourcePools<Name extends string> {
   }
 
   private constructor(groups: ReadonlyMap<string, WorkerGroup>) {
+    if (!(groups instanceof Map))
+      throw badOption(
+        'ResourcePools',
+        'it is made by await ResourcePools.launch(options), not by new ResourcePools',
+      );
     const all = [...groups.values()];
     this.#groups = groups;
     this.worldSize = all.reduce((sum, { worldSize }) => sum + worldSize, 0);

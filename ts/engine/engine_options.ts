@@ -10,6 +10,7 @@ import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
+import { checkLauncher, requireGroup } from '../controller/require_group';
 import type { WorkerGroup } from '../controller/worker_group';
 import type {
   NativeAdamWOptions,
@@ -257,7 +258,11 @@ export function resolveEngineOptions(
   const where = `${role} options`;
   checkOptionNames(where, o, KEYS);
   if (typeof o.model !== 'string' || o.model === '')
-    throw badOption(where, `model: expected a directory but got ${String(o.model)}`);
+    throw badOption(where, `model: expected a directory but got ${show(o.model)}`);
+  if (o.group !== undefined) requireGroup(where, o.group);
+  checkLauncher(where, o.launcher);
+  if (o.name !== undefined && (typeof o.name !== 'string' || o.name === ''))
+    throw badOption(where, `name: expected a name but got ${show(o.name)}`);
   const strategy = choiceOption(where, 'strategy', o.strategy, ['fsdp', 'megatron'], 'fsdp');
   const asked = countOption(where, 'worldSize', o.worldSize, RUN_LIMITS.ranks, 1);
   const worldSize = o.group?.worldSize ?? asked;

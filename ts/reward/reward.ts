@@ -1,4 +1,5 @@
-import { requireNamed } from '../base/check_options';
+import { badOption, requireNamed } from '../base/check_options';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { CODE_SOURCES, codeReward } from './code/code_reward';
 import { PythonSandbox } from './code/python_sandbox';
@@ -79,5 +80,12 @@ export function rewardFunction(name: string): RewardFunction {
 }
 
 /** Scores each sample with the function registered under its data source: verl's default_compute_score. */
-export const rewardByDataSource: RewardFunction = (sample, kwargs) =>
-  rewardFunction(sample.dataSource)(sample, kwargs);
+export const rewardByDataSource: RewardFunction = (sample, kwargs) => {
+  const source: unknown = sample?.dataSource;
+  if (typeof source !== 'string')
+    throw badOption(
+      'rewardByDataSource',
+      `expected a sample with dataSource, a text, but got ${show(sample)}`,
+    );
+  return rewardFunction(source)(sample, kwargs);
+};

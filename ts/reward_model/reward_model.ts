@@ -1,4 +1,5 @@
-import { badOption, choiceOption, numberOption } from '../base/check_options';
+import { badOption, choiceOption, countOption, numberOption, requireOptions } from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 import { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
@@ -51,8 +52,7 @@ export class RewardModel {
   /** @throws TroupeError INVALID_MODEL when the directory holds no such model, naming what is missing */
   static async create(o: RewardModelOptions): Promise<RewardModel> {
     const where = 'reward_model options';
-    if (typeof o !== 'object' || o === null)
-      throw badOption(where, `expected an options object but got ${String(o)}`);
+    requireOptions(where, o);
     const { inputTokenizer = null, tokenizer = null, maxLength, truncation, ...engineOptions } = o;
     const cut = choiceOption(where, 'truncation', truncation, ['error', 'left', 'right'], 'error');
     const limit = numberOption(where, 'maxLength', maxLength ?? undefined, Number.MAX_SAFE_INTEGER, {
@@ -64,7 +64,10 @@ export class RewardModel {
         ? null
         : { input: Tokenizer.load(inputTokenizer), own: Tokenizer.load(tokenizer ?? o.model) };
     // One place more than the tokens: see score().
-    const capacity = o.maxTokensPerMicroBatch;
+    const capacity =
+      o.maxTokensPerMicroBatch === undefined
+        ? undefined
+        : countOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, RUN_LIMITS.batchTokens - 1);
     const engine = await RoleEngine.create(
       {
         ...engineOptions,

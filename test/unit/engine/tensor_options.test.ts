@@ -34,11 +34,13 @@ test('impossible layouts are refused with the numbers', async () => {
   expect(() => resolve(4, { tp: 2, ulysses: 2 })).toThrow(/parallel\.ulysses 2, parallel\.tp 2: both share/);
   expect(() => resolve(4, { tp: 0 })).toThrow(/parallel\.tp/);
   // Before workers are started: the launcher is not asked.
-  const launcher = () => {
-    throw new Error('a worker was started');
+  const launcher = {
+    start: () => {
+      throw new Error('a worker was started');
+    },
   };
   await expect(
-    Actor.create({ model, worldSize: 3, device: 'cpu', parallel: { tp: 3 }, launcher: launcher as never }),
+    Actor.create({ model, worldSize: 3, device: 'cpu', parallel: { tp: 3 }, launcher }),
   ).rejects.toThrow(/parallel\.tp 3: expected a divisor of the \d+ attention heads of the model in/);
 });
 
@@ -59,11 +61,13 @@ test('experts are shared by ranks of data parallelism', async () => {
   expect(() => resolve(8, { ep: 2, fsdpSize: 4 })).toThrow(
     /fsdpSize 4: expected -1 or 1 beside parallel\.ep 2/,
   );
-  const launcher = () => {
-    throw new Error('a worker was started');
+  const launcher = {
+    start: () => {
+      throw new Error('a worker was started');
+    },
   };
   const create = (dir: string, ep: number) =>
-    Actor.create({ model: dir, worldSize: ep, device: 'cpu', parallel: { ep }, launcher: launcher as never });
+    Actor.create({ model: dir, worldSize: ep, device: 'cpu', parallel: { ep }, launcher });
   await expect(create(model, 2)).rejects.toThrow(/parallel\.ep 2: expected a divisor of the 0 experts/);
   const mixture = path.join(__dirname, '../../fixtures/conformance/models/qwen3_moe/actor');
   await expect(create(mixture, 4)).rejects.toThrow(/parallel\.ep 4: expected a divisor of the 6 experts/);

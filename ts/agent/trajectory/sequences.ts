@@ -1,4 +1,7 @@
 // From the calls of a trajectory to the sequences that are trained: every sampled token once, in exactly the context it was sampled in.
+import { types } from 'node:util';
+import { badOption } from '../../base/check_options';
+import { show } from '../../base/text';
 import { type PromptImage, sameImages } from '../../batch/prompt_image';
 import type { ModelCall } from './model_call';
 
@@ -44,6 +47,18 @@ function continues({ last, length }: Chain, { promptIds, images }: ModelCall): b
   return startsWith(promptIds, before) && startsWith(promptIds.subarray(before.length), tokens);
 }
 
+function checkCalls(calls: unknown): void {
+  const where = 'joinCalls';
+  if (!Array.isArray(calls)) throw badOption(where, `expected an array of calls but got ${show(calls)}`);
+  calls.forEach((call: Partial<ModelCall> | null, i) => {
+    for (const name of ['promptIds', 'tokens'] as const)
+      if (!types.isInt32Array(call?.[name]))
+        throw badOption(where, `calls[${i}].${name}: expected an Int32Array but got ${show(call?.[name])}`);
+    if (!Array.isArray(call?.images))
+      throw badOption(where, `calls[${i}].images: expected an array but got ${show(call?.images)}`);
+  });
+}
+
 /**
  * A call whose prompt begins with all the ids of an earlier sequence continues it: what is new in the prompt is context, what was
  * sampled is trained. Any other call begins a sibling, in which only its own tokens are trained: a history that was rewritten, a
@@ -52,6 +67,7 @@ function continues({ last, length }: Chain, { promptIds, images }: ModelCall): b
  * sequence, unless there was no call.
  */
 export function joinCalls(calls: readonly ModelCall[]): Sequence[] {
+  checkCalls(calls);
   const [root] = calls;
   if (root === undefined) return [];
   const chains: Chain[] = [];

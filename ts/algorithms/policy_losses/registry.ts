@@ -1,4 +1,5 @@
 import { requireNamed } from '../../base/check_options';
+import { printable } from '../../base/printable';
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 
@@ -117,5 +118,5 @@ export function registerPolicyLoss(name: string, loss: PolicyLossFunction): void
 
 /** What to say about a name that does not exist. */
 export const unknownPolicyLoss = (name: string): string =>
-  `expected one of ${policyLossNames().join(', ')}, got "${name}" (registerPolicyLoss(name, fn) adds your own, before ` +
+  `expected one of ${policyLossNames().join(', ')}, got "${printable(name)}" (registerPolicyLoss(name, fn) adds your own, before ` +
   'the configuration is loaded)';

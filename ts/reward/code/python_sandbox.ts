@@ -4,7 +4,7 @@ import { availableParallelism } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import pLimit from 'p-limit';
-import { checkOptionNames, numberOption } from '../../base/check_options';
+import { badOption, checkOptionNames, numberOption } from '../../base/check_options';
 import { TroupeError } from '../../errors';
 import { checkedLimits, LIMIT_KEYS, type SandboxLimits } from '../../sandbox/limits';
 import { type Isolation, Sandbox, type SandboxResult, SYSTEM_PATH } from '../../sandbox/sandbox';
@@ -72,6 +72,11 @@ export class PythonSandbox implements CodeRunner {
     private readonly readable: readonly string[],
     maxConcurrent: number,
   ) {
+    if (!(sandbox instanceof Sandbox))
+      throw badOption(
+        'PythonSandbox',
+        'it is made by await PythonSandbox.create(options), not by new PythonSandbox',
+      );
     this.limit = pLimit(maxConcurrent);
   }
 

@@ -1,4 +1,6 @@
+import { requireText } from '../../base/check_options';
 import { show } from '../../base/text';
+import { TroupeError } from '../../errors';
 import type { RewardSample } from '../contract/types';
 
 const [OPEN, CLOSE] = ['<tool_call>', '</tool_call>'];
@@ -75,7 +77,8 @@ function expectedCalls(groundTruth: unknown): Call[] {
     const text = isObject(item) && typeof item['arguments'] === 'string' ? item['arguments'] : null;
     const call = asCall(text === null ? item : { ...(item as object), arguments: parseJson(text) });
     if (call !== null) return call;
-    throw new Error(
+    throw new TroupeError(
+      'INVALID_DATA',
       `expected a ground truth of tool calls [{ name, arguments }], or that as JSON text, got ${show(groundTruth)}`,
     );
   });
@@ -85,9 +88,10 @@ function expectedCalls(groundTruth: unknown): Call[] {
  * Strict binary score of tool calls: 1 when the `<tool_call>` elements of the response are valid and are, in order,
  * exactly the expected calls (names and arguments equal, order of keys aside), else 0. Text before the first call is
  * free; after it only white space is. No expected calls: 1 for a response without one.
- * @throws Error when the ground truth is no list of calls
+ * @throws TroupeError INVALID_DATA when the ground truth is no list of calls
  */
 export function scoreFunctionCalling(response: string, groundTruth: unknown): number {
+  requireText('scoreFunctionCalling', 'response', response);
   const expected = expectedCalls(groundTruth);
   const calls = parseToolCalls(response);
   if (calls === null || calls.length !== expected.length) return 0;

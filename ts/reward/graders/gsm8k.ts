@@ -1,3 +1,4 @@
+import { checkOptionNames, choiceOption, numberOption, requireText } from '../../base/check_options';
 import type { RewardSample } from '../contract/types';
 import { lastCodePoints } from './python_text';
 
@@ -28,6 +29,12 @@ function flexibleAnswer(tail: string): string | null {
  * answer but another one, 0 when there is none. Flexible answers keep their thousands commas, as in verl.
  */
 export function scoreGsm8k(response: string, groundTruth: string, options: Gsm8kOptions = {}): number {
+  requireText('scoreGsm8k', 'response', response);
+  requireText('scoreGsm8k', 'groundTruth', groundTruth);
+  checkOptionNames('scoreGsm8k', options, ['method', 'formatScore', 'score']);
+  choiceOption('scoreGsm8k', 'method', options.method, ['strict', 'flexible'], 'strict');
+  numberOption('scoreGsm8k', 'formatScore', options.formatScore, 0);
+  numberOption('scoreGsm8k', 'score', options.score, 1);
   const tail = lastCodePoints(response, TAIL);
   const answer = options.method === 'flexible' ? flexibleAnswer(tail) : strictAnswer(tail);
   if (answer === null) return 0;

@@ -1,3 +1,4 @@
+import { requireText } from '../../base/check_options';
 import type { RewardSample } from '../contract/types';
 import { balanced } from './boxed';
 import { firstCodePoint, replaceText } from './python_text';
@@ -107,6 +108,8 @@ export function isEquivalent(first: string, second: string): boolean {
 
 /** The MATH rule score: 1 when the last boxed answer is equivalent to the ground truth, else 0. */
 export function scoreMath(response: string, groundTruth: string): number {
+  requireText('scoreMath', 'response', response);
+  requireText('scoreMath', 'groundTruth', groundTruth);
   const answer = lastBoxedAnswer(response);
   return answer !== null && isEquivalent(answer, groundTruth) ? 1 : 0;
 }

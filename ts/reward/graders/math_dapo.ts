@@ -1,3 +1,4 @@
+import { checkOptionNames, flagOption, requireText } from '../../base/check_options';
 import type { RewardSample } from '../contract/types';
 import { lastBoxed } from './boxed';
 import { isDigits, lastCodePoints, replaceText, strip, WHITE_SPACE } from './python_text';
@@ -103,6 +104,10 @@ export function scoreMathDapo(
   groundTruth: string,
   options: MathDapoOptions = {},
 ): MathDapoScore {
+  requireText('scoreMathDapo', 'response', response);
+  requireText('scoreMathDapo', 'groundTruth', groundTruth);
+  checkOptionNames('scoreMathDapo', options, ['strictBox']);
+  flagOption('scoreMathDapo', 'strictBox', options.strictBox, false);
   const tail = lastCodePoints(response, TAIL);
   const box = boxAtEnd(tail);
   const boxed: MathDapoScore = { score: box === groundTruth ? 1 : -1, acc: box === groundTruth, pred: box };

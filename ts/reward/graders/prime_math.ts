@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os';
+import { requireText } from '../../base/check_options';
 import { boundsItself } from '../contract/bounded';
 import type { RewardSample } from '../contract/types';
 import { ScorerPool } from '../scorers/scorer_pool';
@@ -63,6 +64,8 @@ const shared = new PrimeMath();
  * in processes of its own with 10 s and 512 MB for each comparison; one that needs more counts as not equal.
  */
 export async function scorePrimeMath(response: string, groundTruth: string): Promise<number> {
+  requireText('scorePrimeMath', 'response', response);
+  requireText('scorePrimeMath', 'groundTruth', groundTruth);
   return await shared.score(response, groundTruth);
 }
 

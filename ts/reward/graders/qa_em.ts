@@ -1,4 +1,5 @@
 // Search-R1's rewards as its trainer gives them: on the whole sequence, prompt included.
+import { checkOptionNames, numberOption, requireText, requireTexts } from '../../base/check_options';
 import type { RewardKwargs, RewardOutcome, RewardSample } from '../contract/types';
 import { strip, WHITE_SPACE } from './python_text';
 import { normalizeAnswer } from './search_r1';
@@ -65,6 +66,11 @@ function blocks(text: string, tag: string): string[] {
  * example. 1 for an answer that equals a target in SQuAD's normal form; see {@link QaEmScores} for the rest.
  */
 export function scoreQaEm(text: string, targets: readonly string[], scores: QaEmScores = {}): number {
+  const where = 'scoreQaEm';
+  requireText(where, 'text', text);
+  requireTexts(where, 'targets', targets);
+  checkOptionNames(where, scores, ['structureFormatScore', 'finalFormatScore', 'retrievalScore']);
+  for (const [name, value] of Object.entries(scores)) numberOption(where, name, value, 0);
   const { structureFormatScore: structure = 0, finalFormatScore: final = 0, retrievalScore = 0 } = scores;
   const valid = hasValidForm(text);
   const retrieved = (): boolean =>

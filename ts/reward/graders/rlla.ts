@@ -1,5 +1,7 @@
+import { requireText } from '../../base/check_options';
 import { parseExactJson } from '../../base/exact_json';
 import { show } from '../../base/text';
+import { TroupeError } from '../../errors';
 import type { RewardSample } from '../contract/types';
 import { isObject, sameJson } from './function_calling';
 import { strip } from './python_text';
@@ -69,7 +71,8 @@ function expectedCalls(truth: string): Call[] {
   try {
     return callLines(truth).map(asCall);
   } catch {
-    throw new Error(
+    throw new TroupeError(
+      'INVALID_DATA',
       `expected a ground truth whose <tool_call> has lines of {"name": ..., "parameters": {...}}, got ${show(truth)}`,
     );
   }
@@ -140,9 +143,11 @@ function accuracy(response: string, truth: string): number {
 /**
  * The two rewards of ToolRL (Qian et al. 2025, arXiv 2504.13958) as GDPO (arXiv 2601.05242) uses them: whether thoughts, calls and
  * answer are where the ground truth has them, and how much of its calls is right, call by call and parameter by parameter.
- * @throws Error when the ground truth has a `<tool_call>` that is no list of calls
+ * @throws TroupeError INVALID_DATA when the ground truth has a `<tool_call>` that is no list of calls
  */
 export function scoreRlla(response: string, groundTruth: string): RllaScore {
+  requireText('scoreRlla', 'response', response);
+  requireText('scoreRlla', 'groundTruth', groundTruth);
   const text = strip(response);
   const format = hasForm(text, groundTruth) ? 1 : 0;
   const calls = accuracy(text, groundTruth);

@@ -1,3 +1,10 @@
+import {
+  checkOptionNames,
+  choiceOption,
+  numberOption,
+  requireText,
+  requireTexts,
+} from '../../base/check_options';
 import type { RewardSample } from '../contract/types';
 import { splitWhiteSpace, strip, WORD } from './python_text';
 
@@ -47,6 +54,13 @@ export function scoreSearchR1(
   targets: string | readonly string[],
   options: SearchR1Options = {},
 ): number {
+  const where = 'scoreSearchR1';
+  requireText(where, 'response', response);
+  if (typeof targets !== 'string') requireTexts(where, 'targets', targets);
+  checkOptionNames(where, options, ['match', 'formatScore', 'score']);
+  choiceOption(where, 'match', options.match, ['exact', 'substring'], 'exact');
+  numberOption(where, 'formatScore', options.formatScore, 0);
+  numberOption(where, 'score', options.score, 1);
   const { match = 'exact', formatScore = 0, score = 1 } = options;
   const answer = lastAnswer(response);
   if (answer === null) return 0;
