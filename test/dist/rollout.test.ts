@@ -271,10 +271,42 @@ test('constraints are asked before every token; what they forbid does not come',
       code: 'INVALID_ARGUMENT',
       message: expect.stringContaining('the constraint allows no token'),
     });
+    const answering = (next: () => unknown): Promise<unknown> =>
+      actor.rollout.submit({
+        promptIds: [1],
+        sampling: { maxNewTokens: 4, constraint: { next: next as () => null } },
+      }).result;
+    for (const wrong of [undefined, true, 5, 'all', {}, [1]])
+      await expect(answering(() => wrong)).rejects.toThrow(/next: expected a Uint32Array or null but got/);
+    for (const thrown of [undefined, null, 'why'])
+      await expect(answering(() => Promise.reject(thrown))).rejects.toThrow(
+        /next threw .* which is no error/,
+      );
+    await expect(
+      answering(() => {
+        throw new Error('of its own');
+      }),
+    ).rejects.toThrow('of its own');
     const schema = { kind: 'json-schema', schema: '{}' } as const;
     expect(() =>
       actor.rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 4 }, grammar: schema }),
     ).toThrow('turn the json-schema into sampling.constraint first');
+  });
+});
+
+test('what becomes of the arrays of a request behind its back ends that request alone', async () => {
+  await withActor({}, async (actor) => {
+    const image: { height: number; width: number; pixels?: Uint8Array } = { height: 1, width: 1 };
+    image.pixels = new Uint8Array(3);
+    const sampling = { maxNewTokens: 2, stopTokenIds: [] };
+    const torn = actor.rollout.submit({ promptIds: [1], sampling, images: [image as never] });
+    delete image.pixels;
+    const whole = actor.rollout.submit({ promptIds: [1], sampling });
+    await expect(torn.result).rejects.toThrow(/the request was changed after it was given/);
+    expect((await whole.result).tokens).toHaveLength(2);
+    await expect(
+      actor.generate([[1]], { maxNewTokens: 1 }, [[{ height: 1, width: 1 } as never]]),
+    ).rejects.toThrow(/images.*sequence 0\] image 0: pixels: expected a Uint8Array of 1 x 1 x 3 = 3 bytes/);
   });
 });
 

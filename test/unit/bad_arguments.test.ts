@@ -93,6 +93,9 @@ const uses: [string, Use][] = [
   ['Batch.fromSequences columns', (v) => Batch.fromSequences([[1]], [[1]], v)],
   ['Batch.fromSequences columns.x', (v) => Batch.fromSequences([[1]], [[1, 2]], { x: v })],
   ['Batch.fromSequences oldLogProbs', (v) => Batch.fromSequences([[1]], [[1]], { oldLogProbs: [v] })],
+  ['Batch.fromSequences images', (v) => Batch.fromSequences([[1]], [[1]], { images: v })],
+  ['Batch.fromSequences images[0]', (v) => Batch.fromSequences([[1]], [[1]], { images: [v] })],
+  ['Batch.fromSequences images[0][0]', (v) => Batch.fromSequences([[1]], [[1]], { images: [[v]] })],
   ['Batch.fromSequences options', (v) => Batch.fromSequences([[1]], [[1]], {}, v)],
   ['Batch.fromSequences granularity', (v) => Batch.fromSequences([[1]], [[1]], {}, { granularity: v })],
   [

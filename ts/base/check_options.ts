@@ -117,6 +117,16 @@ export function flagOption(where: string, name: string, value: unknown, fallback
   return value;
 }
 
+/** Whether an array's memory was transferred: it is empty then, as if it had never held anything. */
+export function isDetached({ buffer }: ArrayBufferView): boolean {
+  if (buffer.byteLength > 0) return false;
+  try {
+    return new Uint8Array(buffer).length > 0;
+  } catch {
+    return true;
+  }
+}
+
 /**
  * Numbers in an array, a typed array or what looks like one. Typed arrays are not looked through; of others every entry is.
  * `length`: how many there must be.
@@ -135,6 +145,11 @@ export function requireNumbers(
     throw badOption(
       where,
       `${name}: expected numbers but got bigints: Float32Array.from(x, Number) converts them`,
+    );
+  if (typed && isDetached(value))
+    throw badOption(
+      where,
+      `${name}: expected numbers but the memory of the array was transferred: copy it first`,
     );
   const count = (value as ArrayLike<number>).length;
   if (length !== undefined && count !== length)

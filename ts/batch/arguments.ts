@@ -1,6 +1,6 @@
 // What the methods of a batch are given: checked before it is taken apart.
 import { types } from 'node:util';
-import { checkOptionNames, choiceOption, flagOption, isRecord } from '../base/check_options';
+import { checkOptionNames, choiceOption, flagOption, isDetached, isRecord } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { Granularity } from './columns';
@@ -18,15 +18,6 @@ export function arrayLength(what: string, value: unknown, kind = 'an array'): nu
       return length as number;
   }
   fail(`${what}: expected ${kind} but got ${show(value)}`);
-}
-
-function isDetached({ buffer }: ArrayBufferView): boolean {
-  if (buffer.byteLength > 0) return false;
-  try {
-    return new Uint8Array(buffer).length > 0;
-  } catch {
-    return true;
-  }
 }
 
 export function checkArrays(what: string, value: unknown): void {

@@ -2,7 +2,7 @@ import { types } from 'node:util';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Layout } from './layout';
-import type { PromptImage } from './prompt_image';
+import { type PromptImage, requireImages } from './prompt_image';
 
 /** What a column has one value for: a token, a response token, or a sequence. */
 export type Granularity = 'token' | 'response' | 'sequence';
@@ -131,11 +131,22 @@ export function makeColumn(
         `${layout.numTokens} tokens, ${layout.numResponseTokens} response tokens) but got ${flat.length}`,
     );
   }
+  if (name === 'images') checkImages(flat);
   const dtype = KNOWN[name]?.dtype ?? 'any';
   return {
     granularity,
     data: granularity === 'sequence' ? copySequence(flat) : tokenData(name, flat, dtype, adopt),
   };
+}
+
+/** Those of each prompt; samples of one share a list, which is looked at once. */
+function checkImages(lists: ArrayLike<unknown>): void {
+  const seen = new Set<unknown>();
+  for (let i = 0; i < lists.length; i++) {
+    if (seen.has(lists[i])) continue;
+    requireImages(`batch: column 'images', sequence ${i}`, lists[i]);
+    seen.add(lists[i]);
+  }
 }
 
 function inferGranularity(name: string, value: ArrayLike<unknown>, layout: Layout): Granularity {

@@ -1,10 +1,36 @@
 // An image of a prompt, as it travels: decoded, and in the size in which the model reads it.
+import { types } from 'node:util';
+import { badOption } from '../base/check_options';
+import { show } from '../base/text';
 
 /** Rows of pixels from the top, of three bytes each: red, green, blue. Never changed once it is made: samples of a prompt share it. */
 export interface PromptImage {
   height: number;
   width: number;
   pixels: Uint8Array; // [height * width * 3]
+}
+
+/**
+ * Of one prompt.
+ * @throws TroupeError INVALID_ARGUMENT for what is no list of images with as many bytes as pixels
+ */
+export function requireImages(where: string, images: unknown): asserts images is readonly PromptImage[] {
+  if (!Array.isArray(images))
+    throw badOption(where, `expected an array of images (readImages gives them) but got ${show(images)}`);
+  // Not by forEach, which passes holes by.
+  for (let i = 0; i < images.length; i++) {
+    const { height, width, pixels } = (images[i] ?? {}) as { [K in keyof PromptImage]?: unknown };
+    for (const [name, size] of Object.entries({ height, width }))
+      if (!Number.isSafeInteger(size) || (size as number) < 1)
+        throw badOption(where, `image ${i}: ${name}: expected a positive integer but got ${show(size)}`);
+    const bytes = (height as number) * (width as number) * 3;
+    if (!types.isUint8Array(pixels) || pixels.length !== bytes)
+      throw badOption(
+        where,
+        `image ${i}: pixels: expected a Uint8Array of ${height} x ${width} x 3 = ${bytes} bytes but got ` +
+          (types.isUint8Array(pixels) ? `one of ${pixels.length}` : show(pixels)),
+      );
+  }
 }
 
 /** Those of a prompt, or what reads them when they are wanted: their pixels have many times the bytes of their files. */

@@ -1,5 +1,6 @@
 import { badOption, checkOptionNames, countOption, numberOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
+import { show } from '../base/text';
 
 /**
  * Low-rank adaptation: adapters are trained, the model's own weights are frozen; docs/lora.md. Names and meanings are those of
@@ -33,7 +34,7 @@ export function resolveLoraOptions(where: string, o: LoraOptions): ResolvedLoraO
   checkOptionNames(where, o, KEYS);
   const { rank, alpha, targetModules = 'all-linear', excludeModules = [], adapter } = o;
   if (adapter !== undefined && (typeof adapter !== 'string' || adapter === ''))
-    throw badOption(where, `adapter: expected a directory but got ${String(adapter)}`);
+    throw badOption(where, `adapter: expected a directory but got ${show(adapter)}`);
   if (rank === undefined && adapter === undefined) throw badOption(where, 'rank: expected an integer >= 1');
   if (adapter !== undefined && (o.targetModules !== undefined || o.excludeModules !== undefined)) {
     throw badOption(

@@ -121,7 +121,7 @@ export function checkMiniBatches(
   if (Array.isArray(size)) return checkSizes(where, batch, size);
   const miniSize = (size ?? batch.size) as number;
   if (!Number.isInteger(miniSize) || miniSize < 1)
-    throw badOption(where, `miniBatchSize: expected an integer >= 1 but got ${miniSize}`);
+    throw badOption(where, `miniBatchSize: expected an integer >= 1 but got ${show(miniSize)}`);
   if (batch.size % miniSize !== 0) {
     throw badOption(
       where,

@@ -4,10 +4,12 @@ import {
   badOption,
   checkOptionNames,
   flagOption,
+  isDetached,
   numberOption,
   temperatureOption,
 } from '../base/check_options';
 import { show } from '../base/text';
+import { requireImages } from '../batch/prompt_image';
 import type { RolloutRequest, SamplingParams } from './request';
 
 const REQUEST_KEYS = [
@@ -86,7 +88,8 @@ export class RequestChecks {
     numberOption(where, 'deadlineMs', request.deadlineMs, 1, { above: 0 });
     const { seed = 0n } = sampling;
     refuseUnless(isSeed(seed), 'seed', 'a bigint from 0 to 2^64 - 1', seed);
-    const { cacheSalt, session, grammar } = request;
+    const { cacheSalt, session, grammar, images } = request;
+    if (images !== undefined) requireImages('rollout images', images);
     refuseUnless(isTextOrAbsent(cacheSalt), 'cacheSalt', 'a text', cacheSalt);
     refuseUnless(isTextOrAbsent(session), 'session', 'a text', session);
     refuseUnless(grammar === undefined || isGrammar(grammar), 'grammar', GRAMMARS, grammar);
@@ -123,9 +126,12 @@ const GRAMMARS =
   "{kind: 'json-schema', schema} or {kind: 'structural-tag', tag}, schema and tag as JSON texts,";
 
 const isArrayLike = (value: unknown): value is ArrayLike<unknown> => {
-  const length: unknown =
-    typeof value === 'object' && value !== null && 'length' in value ? value.length : -1;
-  return Number.isInteger(length) && (length as number) >= 0;
+  if (ArrayBuffer.isView(value) && (types.isDataView(value) || isDetached(value))) return false;
+  if (typeof value !== 'object' || value === null || !('length' in value)) return false;
+  const length = value.length as number;
+  if (!Number.isInteger(length) || length < 0) return false;
+  // Nothing is copied for the length that an object claims.
+  return Array.isArray(value) || ArrayBuffer.isView(value) || length === 0 || length - 1 in value;
 };
 const isSeed = (value: unknown): boolean => typeof value === 'bigint' && value === BigInt.asUintN(64, value);
 const isTextOrAbsent = (value: unknown): boolean => value === undefined || typeof value === 'string';
@@ -140,7 +146,7 @@ function checkKinds({ stopTokenIds, stop, badWords, logitBias, constraint }: Sam
   refuseUnless(Array.isArray(stop ?? []), 'stop', 'an array of texts', stop);
   const words: unknown = badWords ?? [];
   refuseUnless(
-    Array.isArray(words) && words.every(isArrayLike),
+    Array.isArray(words) && Array.from(words).every(isArrayLike),
     'badWords',
     'an array of arrays of token ids',
     badWords,
@@ -179,10 +185,11 @@ function completeSampling(where: string, s: SamplingParams, eosTokenIds: readonl
     repetitionPenalty: number('repetitionPenalty', 1, { above: 0, max: 100 }),
     presencePenalty: number('presencePenalty', 0, { min: -100, max: 100 }),
     frequencyPenalty: number('frequencyPenalty', 0, { min: -100, max: 100 }),
-    stopTokenIds: s.stopTokenIds ?? eosTokenIds,
-    stop: s.stop ?? [],
-    badWords: s.badWords ?? [],
-    logitBias: s.logitBias ?? new Map(),
+    // Copies: it is read when it is sent, and what a caller does to its own lists in between was never looked at.
+    stopTokenIds: Array.from(s.stopTokenIds ?? eosTokenIds),
+    stop: [...(s.stop ?? [])],
+    badWords: (s.badWords ?? []).map((word) => Array.from(word)),
+    logitBias: new Map(s.logitBias ?? []),
     topLogProbs: number('topLogProbs', 0, { integer: true, min: 0, max: MAX_TOP_LOG_PROBS }),
     promptLogProbs: flagOption(where, 'promptLogProbs', s.promptLogProbs, false),
     constraint: s.constraint,
@@ -215,6 +222,6 @@ function checkSampling(where: string, s: SharedSampling, vocabSize: number, own:
   }
   for (const [id, bias] of s.logitBias) {
     if (!Number.isFinite(bias))
-      throw badOption(where, `logitBias of ${id}: expected a number but got ${bias}`);
+      throw badOption(where, `logitBias of ${id}: expected a number but got ${show(bias)}`);
   }
 }

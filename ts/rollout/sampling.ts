@@ -66,7 +66,7 @@ export function resolveSampling(where: string, o: SamplingOptions): ResolvedSamp
     stopTokenIds !== undefined &&
     !(Array.isArray(stopTokenIds) && stopTokenIds.every((id) => Number.isInteger(id) && id >= 0))
   ) {
-    throw badOption(where, `stopTokenIds: expected an array of token ids but got ${String(stopTokenIds)}`);
+    throw badOption(where, `stopTokenIds: expected an array of token ids but got ${show(stopTokenIds)}`);
   }
   return {
     sampling: {

@@ -107,7 +107,8 @@ export async function importWeights(
   source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>,
 ): Promise<WeightTransfer> {
   const stream = source as Partial<AsyncIterable<unknown> & Iterable<unknown>> | null | undefined;
-  if (typeof (stream?.[Symbol.asyncIterator] ?? stream?.[Symbol.iterator]) !== 'function')
+  const buckets = typeof (stream?.[Symbol.asyncIterator] ?? stream?.[Symbol.iterator]) === 'function';
+  if (!buckets || ArrayBuffer.isView(source))
     throw badOption(
       'importWeights',
       `expected a stream of buckets such as exportWeights gives but got ${show(source)}`,

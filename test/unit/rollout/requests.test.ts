@@ -2,6 +2,7 @@ import { checkRequest, RequestChecks } from '../../../ts/rollout/check_request';
 import { LiveRequest } from '../../../ts/rollout/native/live_request';
 import { Placement } from '../../../ts/rollout/native/placement';
 import { StopStrings } from '../../../ts/rollout/native/stop_strings';
+import { detached } from '../bad_values';
 
 const model = { vocabSize: 100, maxTokens: 50, eosTokenIds: [9] };
 
@@ -38,6 +39,20 @@ describe('a request', () => {
     [{}, { maxNewTokens: 1, stop: 'end' }, /stop: expected an array of texts but got "end"/],
     [{}, { maxNewTokens: 1, stopTokenIds: 5 }, /stopTokenIds: expected an array of token ids but got 5/],
     [{}, { maxNewTokens: 1, stopTokenIds: new Set([500]) }, /stopTokenIds: expected an array of token ids/],
+    [{}, { maxNewTokens: 1, stopTokenIds: detached() }, /stopTokenIds: expected an array of token ids/],
+    [{}, { maxNewTokens: 1, stopTokenIds: { length: 1e9 } }, /stopTokenIds: expected an array of token ids/],
+    [{}, { maxNewTokens: 1, badWords: new Array(2) }, /badWords: expected an array of arrays of token ids/],
+    [{ images: 'x' }, { maxNewTokens: 1 }, /images\] expected an array of images .* got "x"/],
+    [
+      { images: [null] },
+      { maxNewTokens: 1 },
+      /image 0: height: expected a positive integer but got undefined/,
+    ],
+    [
+      { images: [{ height: 2, width: 2, pixels: new Uint8Array(3) }] },
+      { maxNewTokens: 1 },
+      /image 0: pixels: expected a Uint8Array of 2 x 2 x 3 = 12 bytes but got one of 3/,
+    ],
     [{}, { maxNewTokens: 1, badWords: [5, 6] }, /badWords: expected an array of arrays of token ids/],
     [{}, { maxNewTokens: 1, logitBias: { 5: 1 } }, /logitBias: expected a Map of token ids and numbers/],
     [{}, { maxNewTokens: 1, constraint: {} }, /constraint: expected an object with the method next/],
@@ -52,6 +67,18 @@ describe('a request', () => {
     const given = { promptIds: [1], sampling, ...request } as never;
     expect(() => checkRequest(given, model)).toThrow(message);
   });
+});
+
+test('lists of a request are those that were looked at, whatever becomes of them later', () => {
+  const stopTokenIds = [3];
+  const badWords = [[4]];
+  const logitBias = new Map([[5, 1]]);
+  const sampling = { maxNewTokens: 1, stopTokenIds, badWords, logitBias };
+  const complete = checkRequest({ promptIds: [1], sampling }, model);
+  stopTokenIds.push(1000);
+  badWords[0]?.push(1000);
+  logitBias.set(1000, 1);
+  expect(complete).toMatchObject({ stopTokenIds: [3], badWords: [[4]], logitBias: new Map([[5, 1]]) });
 });
 
 test('an end token outside the vocabulary is said to be the one of the model, or of the request', () => {

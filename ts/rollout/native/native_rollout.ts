@@ -1,6 +1,7 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
 import { badOption } from '../../base/check_options';
 import { roomFor } from '../../base/response_room';
+import { reasonOf } from '../../base/text';
 import type { Batch } from '../../batch/batch';
 import { ColumnMemory } from '../../batch/column_memory';
 import { oneToAll } from '../../controller/dispatch';
@@ -292,11 +293,14 @@ export class NativeRollout implements RolloutEngine {
   }
 
   private admit(): void {
-    for (const request of this.held) {
+    for (const request of this.held.splice(0)) {
       request.rank = this.placement.place(request);
-      this.ranks[request.rank]?.submit(request);
+      try {
+        this.ranks[request.rank]?.submit(request);
+      } catch (error) {
+        request.fail(badOption('rollout', `the request was changed after it was given: ${reasonOf(error)}`));
+      }
     }
-    this.held = [];
     for (const batch of this.heldBatches) {
       for (const share of batch.place(this.placement)) {
         this.ranks[share.rank]?.submitShare(share, this.nextId);

@@ -1,4 +1,7 @@
 // The requests of one rank: turns of its engine follow each other for as long as there are any.
+import { types } from 'node:util';
+import { badOption } from '../../base/check_options';
+import { show } from '../../base/text';
 import { ImageTable } from '../../engine/image_batch';
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput, NativeRolloutStats } from '../../native/bridge';
@@ -52,9 +55,9 @@ export class RankLoop {
   }
 
   submit(request: LiveRequest): void {
-    this.live.set(request.id, request);
     const images = Int32Array.from(request.request.images ?? [], (image) => this.images.add(image));
     this.commands.submit.push({ ...this.native.of(request), images });
+    this.live.set(request.id, request);
   }
 
   /** `firstId`: ids of the share's requests begin here. */
@@ -149,14 +152,20 @@ export class RankLoop {
 
   private async mask(request: LiveRequest, tokens: Int32Array): Promise<void> {
     try {
-      const words = await request.sampling.constraint?.next(tokens);
+      const words: unknown = await request.sampling.constraint?.next(tokens);
       if (request.ended) return;
+      if (words !== null && !types.isUint32Array(words))
+        throw badOption('rollout', `constraint: next: expected a Uint32Array or null but got ${show(words)}`);
       if (words?.every((word) => word === 0))
         throw new TroupeError('INVALID_ARGUMENT', '[rollout] the constraint allows no token');
       this.commands.masks.push({ id: request.id, words: Int32Array.from(words ?? []) });
     } catch (error) {
       if (this.live.has(request.id)) this.commands.abort.push(request.id);
-      request.fail(error);
+      // Anything may be thrown, null and texts too, and who waits for the result wants an error.
+      const known = types.isNativeError(error) || error instanceof Error;
+      request.fail(
+        known ? error : badOption('rollout', `constraint: next threw ${show(error)}, which is no error`),
+      );
       this.drop(request);
     }
     this.wake();
