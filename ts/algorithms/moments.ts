@@ -31,19 +31,24 @@ export class Moments {
   }
 
   /**
-   * verl's masked_whiten: mean and unbiased variance with 1e-8 added to the count, (v - mean)/√(var + 1e-8). Fewer than
-   * two numbers do not deviate from their mean, and have no variance: they become 0, where verl raises an error and ends the run.
-   * @throws TroupeError NON_FINITE when one is NaN or infinite.
+   * verl's masked_whiten: mean and unbiased variance with 1e-8 added to the count, (v - mean)/√(var + 1e-8).
+   * @throws TroupeError INVALID_ARGUMENT when there are fewer than two numbers, NON_FINITE when one is NaN or infinite.
    */
   whitening(): Whitening {
     const { count } = this;
+    if (count < 2) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[algorithms] whitening needs at least two unmasked response tokens but the batch has ${count}: ` +
+          'use longer responses or a larger batch',
+      );
+    }
     if (!Number.isFinite(this.squares)) {
       throw new TroupeError(
         'NON_FINITE',
         `[algorithms] expected finite numbers to whiten but their variance is ${this.squares}: a reward or a value under the mask is NaN or infinite`,
       );
     }
-    if (count < 2) return { mean: this.mean, scale: 0 };
     const mean = (this.mean * count) / (count + MEAN_EPSILON);
     const squares = this.squares + count * (this.mean - mean) ** 2;
     const variance = ((squares / (count + MEAN_EPSILON)) * count) / (count - 1);
