@@ -56,6 +56,10 @@ test('teachers of other names take the place of teacher_model; one alone needs n
     ['distillation.teacher_models.b', '7', 'm_b'],
   ]);
   expect(teachersOf(several)[1]?.keys.forward_max_token_len_per_gpu).toBe(64);
+  expect(batchArithmetic(several).filter((line) => line.startsWith('teacher'))).toEqual([
+    'teacher a: micro-batches of up to 64 tokens',
+    'teacher b: micro-batches of up to 64 tokens',
+  ]);
   const one = load(ON, 'distillation.teacher_models.mine.model_path=x');
   expect(teachersOf(one).map(({ keys }) => keys.model_path)).toEqual(['x']);
 });

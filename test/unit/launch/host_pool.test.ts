@@ -146,6 +146,7 @@ test('all that a worker on a host writes comes into a file here, which its error
     '------ it has ended: it exited with code 7',
     '',
   ]);
+  expect(hosts.log).toContain(`[worker 1 on ${name}] line 0`);
   rmSync(directory, { recursive: true });
 });
 
