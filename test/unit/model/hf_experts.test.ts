@@ -88,6 +88,15 @@ test('GLM-4.5 as the hub has it: the share of a head that turns stands beside th
   expect(c.ropeInvFreq).toEqual(resolve(raw).ropeInvFreq);
 });
 
+test('one group of experts may be one expert', () => {
+  const { rope_parameters: _, ...hub } = configOf('glm4_moe');
+  const one = { n_group: 1, topk_group: 1, n_routed_experts: 1, num_experts_per_tok: 1 };
+  expect(resolve({ ...hub, rope_theta: 1000, rope_scaling: null, ...one }).moe).toMatchObject({
+    numExperts: 1,
+    groups: 1,
+  });
+});
+
 test.each<[object, RegExp]>([
   [{ n_group: 3 }, /n_group 3: expected a divisor of n_routed_experts 8 that leaves 2 or more in a group/],
   [{ n_group: 8, topk_group: 8 }, /n_group 8: expected a divisor/],

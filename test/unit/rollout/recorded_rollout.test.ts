@@ -96,6 +96,22 @@ test('what was answered once is answered again, by a process of another time', a
   third.done();
 });
 
+test('an answer far longer than what is read of a file at a time', async () => {
+  const tokens = Int32Array.from({ length: 100_000 }, (_, i) => i);
+  const first = await StepRecording.open(file, MODEL);
+  first.add('long', {
+    tokens,
+    logProbs: Float32Array.from(tokens, (i) => -i),
+    finishReason: 'length',
+    versions: [{ version: 0, start: 0, end: tokens.length }],
+    cachedTokens: 0,
+  });
+  first.close();
+  const again = await StepRecording.open(file, MODEL);
+  expect(again.get('long')?.tokens).toEqual(tokens);
+  again.close();
+});
+
 test('every part of an answer is kept to the bit, and its spans are those of its versions', async () => {
   const result: RolloutResult = {
     tokens: Int32Array.of(3, 1, 2 ** 31 - 1),

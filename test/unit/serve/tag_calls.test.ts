@@ -4,6 +4,7 @@ import { type FunctionTool, familyOf, toolFamily } from '../../../ts/serve/tools
 import { CallCollector, type ToolCallDelta } from '../../../ts/serve/tools/tool_parser';
 import { chatTokenizer, TAG_TEMPLATES } from '../agent/chat_world';
 
+type FamilyName = Parameters<typeof toolFamily>[0];
 type Form = 'qwen3_coder' | 'glm45';
 const FORMS: Form[] = ['qwen3_coder', 'glm45'];
 
@@ -294,6 +295,25 @@ test('the family is what the template writes between the tags', () => {
   expect(familyOf(`${opened}{{ m.name }}\n<arg_key>{{ k }}</arg_key>`)?.name).toBe('glm45');
   expect(familyOf(`${opened}[{{ m.name }}]`)?.name).toBe('hermes');
 });
+
+test.each<[FamilyName, string, string]>([
+  ['hermes', '<tool_call>', '{"x": '],
+  ['llama3', '<|python_tag|>', '{"x": '],
+  ['mistral', '[TOOL_CALLS]', '{"x": '],
+  ['qwen3_coder', '<tool_call><function=', '{}'],
+  ['glm45', '<tool_call><arg_key>', '{}'],
+])(
+  '%s: arguments of a call that was cut off are shown as they are, unless its templates need an object',
+  (name, opened, shown) => {
+    const tokenizer = chatTokenizer(`${opened}{{ messages[0].tool_calls[0].function.arguments }}`);
+    expect(familyOf(tokenizer.toolTemplate)?.name).toBe(name);
+    const calls = [{ id: 'a', name: 'f', arguments: '{"x": ' }];
+    const messages = [replyMessage({ text: '', calls })];
+    expect(conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false })).toBe(
+      opened + shown,
+    );
+  },
+);
 
 test.each(FORMS)('%s: calls go back through the template as they were written', (form) => {
   const tokenizer = chatTokenizer(TAG_TEMPLATES[form]);
