@@ -33,8 +33,8 @@ export class LineTail {
   poll(): boolean {
     const found = this.inside.with(this.path, ({ fd, size, identity }) => {
       let changed = false;
-      if (identity !== this.identity || size < this.offset || !this.marked(fd))
-        changed = this.forget(identity);
+      // A file that is shorter than it was lacks the mark, or part of it.
+      if (identity !== this.identity || !this.marked(fd)) changed = this.forget(identity);
       return this.read(fd, size) || changed;
     });
     return found ?? this.forget('');

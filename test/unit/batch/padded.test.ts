@@ -72,6 +72,16 @@ describe('fromPadded and toPadded', () => {
       /responseMask, row 0, column 1: is 1 where/,
     ],
     [
+      'mask outside, behind its first column',
+      {
+        inputIds: Int32Array.of(0, 1, 5, 6, 7, 0, 1, 5, 6, 7),
+        attentionMask: [0, 1, 1, 0, 0, 1, 1, 1, 1, 1],
+        responseMask: [1, 0, 1, 1, 1, 1],
+        responseLength: 3,
+      },
+      /responseMask, row 0, column 2: is 1 where/,
+    ],
+    [
       'column length',
       { attentionMask: new Uint8Array(8).fill(1), columns: { values: [1, 2, 3] } },
       /columns.values: expected 4 entries/,

@@ -101,6 +101,16 @@ describe('LineTail', () => {
     expect(poll()).toEqual([]);
   });
 
+  test('replaced by a file that goes on alike: its beginning is another one', () => {
+    const { path, poll } = watched();
+    const alike = 'x'.repeat(100);
+    writeFileSync(path, `one\n${alike}\n`);
+    poll();
+    writeFileSync(`${path}.new`, `uno\n${alike}\nmore\n`);
+    renameSync(`${path}.new`, path);
+    expect(poll()).toEqual(['RESET', 'uno', alike, 'more']);
+  });
+
   test('a line of many megabytes', () => {
     const { path, poll } = watched();
     const long = 'x'.repeat(9 << 20);
