@@ -69,6 +69,17 @@ test.each(recorded.cases)('as openai-harmony reads it: $response', ({ response, 
     ]);
 });
 
+test('calls that come in one piece are given out one after the other', () => {
+  const call = '<|channel|>commentary to=functions.time<|message|>{}<|call|>';
+  const { calls } = reading().push(`${call}<|start|>assistant${call}`);
+  expect(calls.map(({ index, name, arguments: source }) => [index, name, source])).toEqual([
+    [0, 'time', ''],
+    [0, undefined, '{}'],
+    [1, 'time', ''],
+    [1, undefined, '{}'],
+  ]);
+});
+
 const FINAL = '<|channel|>final<|message|>';
 test.each<[string, string, Partial<ReturnType<typeof read>>]>([
   ['plain text', 'no channels < here', { text: 'no channels < here' }],

@@ -9,8 +9,14 @@ function read(family: Family, response: string, size: number) {
   const parser = toolFamily(family).parser([]);
   const collector = new CallCollector();
   let text = '';
+  let last = 0;
   const take = (parsed: { text: string; calls: Parameters<CallCollector['add']>[0] }): void => {
     text += parsed.text;
+    // Nothing more of a call once another one has begun.
+    for (const { index } of parsed.calls) {
+      expect(index).toBeGreaterThanOrEqual(last);
+      last = index;
+    }
     collector.add(parsed.calls);
   };
   for (let at = 0; at < response.length; at += size) take(parser.push(response.slice(at, at + size)));
