@@ -43,6 +43,13 @@ test('a wrong TROUPE_LIBTORCH is a problem that names it, and the exit code is 1
   expect(lines[at + 1]).toContain('-> Run `npx troupe setup`');
 });
 
+test('tools that build the addon are a problem where there is none', async () => {
+  process.env['TROUPE_LIBTORCH'] = '/nonexistent';
+  process.env['PATH'] = '';
+  const { items } = await doctor();
+  expect(items.find(({ name }) => name === 'cmake')).toMatchObject({ severity: 'problem' });
+});
+
 test('each missing tool is one message that says what to install', () => {
   const empty = mkdtempSync(path.join(tmpdir(), 'troupe-path-'));
   process.env['PATH'] = empty;

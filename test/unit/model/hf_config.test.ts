@@ -281,6 +281,19 @@ describe('RoPE scaling', () => {
       1,
     ],
     [
+      'llama3, with a frequency between those that stay and those that are divided',
+      {
+        rope_type: 'llama3',
+        rope_theta: 10000,
+        factor: 8,
+        low_freq_factor: 1,
+        high_freq_factor: 4,
+        original_max_position_embeddings: 512,
+      },
+      [1.0, 0.31622776, 0.1, 0.018496677, 0.00125, 0.00039528473, 0.00012500001, 3.9528473e-5],
+      1,
+    ],
+    [
       'yarn',
       { rope_type: 'yarn', rope_theta: 10000, factor: 4, original_max_position_embeddings: 32 },
       [1.0, 0.19764236, 0.025, 0.0079056947, 0.0024999999, 0.00079056947, 0.00025000001, 7.9056947e-5],
