@@ -272,6 +272,14 @@ describe('operations', () => {
     expect(b.padToDivisor(3)).toEqual({ batch: b, padSize: 0 });
   });
 
+  test('concat puts the rows end to end, in columns of every kind', () => {
+    const ids = { advantages: [3], uid: ['d'] };
+    const b = Batch.concat([three(), Batch.fromSequences([[1]], [[2]], ids), three().slice(0, 1)]);
+    expect(b.get('uid')).toEqual(['a', 'b', 'c', 'd', 'a']);
+    expect([...b.get('advantages')]).toEqual([0.5, -1, 2, 3, 0.5]);
+    expect([...b.get('tokens')]).toEqual([1, 2, 7, 3, 8, 9, 4, 5, 6, 1, 2, 1, 2, 7]);
+  });
+
   test('concat names the column that is missing', () => {
     const b = three();
     expect(() => Batch.concat([b, b.drop('uid')])).toThrow(/batch 1 lacks column 'uid'/);

@@ -137,7 +137,7 @@ it('what cannot be is refused by name where a step is profiled', () => {
   expect(mistake('global_profiler.steps=[0]')).toMatch(
     /global_profiler\.steps: expected a list of steps from 1/,
   );
-  expect(mistake(`${ACTOR}.${TORCH}.schedule.active=2`)).toMatch(/needs a profile of some mini-batches/);
+  expect(mistake(`${ACTOR}.${TORCH}.schedule.active=1`)).toMatch(/needs a profile of some mini-batches/);
   expect(mistake(`${ACTOR}.${TORCH}.profile_token_start=2`)).toMatch(/needs a profile of some tokens/);
   expect(mistake('global_profiler.finish_hook_cmd=upload')).toMatch(/needs a command that is run at the end/);
   expect(mistake('trainer.profile_steps=[1]')).toMatch(/give global_profiler\.steps/);

@@ -7,6 +7,15 @@ test('higher priorities go first, equal ones as they came', () => {
   expect(queue.drain().map(({ failures }) => failures)).toEqual([1, 4, 3, 0, 2, 5]);
 });
 
+test('what goes next is the first one, and those behind it stay', () => {
+  const queue = new JobQueue();
+  const jobs = [0, 1, 2].map((failures) => ({ priority: 0, failures }) as Job);
+  for (const job of jobs) queue.push(job);
+  queue.shift();
+  expect(queue.first).toBe(jobs[1]);
+  expect(queue.drain()).toEqual(jobs.slice(1));
+});
+
 test('a request does not look at all that came before it', () => {
   const queue = new JobQueue();
   let looked = 0;

@@ -86,6 +86,7 @@ async function until(condition: () => boolean): Promise<void> {
   }
 }
 
+type Handle = ReturnType<Actor['rollout']['submit']>;
 const prompts = [[1], [2]];
 const options = { maxNewTokens: 4, n: 2 };
 
@@ -112,6 +113,29 @@ test('when one request fails the others are given up, and the error comes when a
       finish: 'length' as const,
     }));
   expect([...(await again).response(0)]).toEqual([7]);
+});
+
+test('log-probabilities of the prompt are those that came first, for who asked; NaN where none came', async () => {
+  const { actor, ranks } = await twoRanks();
+  const promptIds = [1, 2, 3];
+  const handles = [true, true, false].map((promptLogProbs) =>
+    actor.rollout.submit({ promptIds, sampling: { maxNewTokens: 4, promptLogProbs } }),
+  );
+  const running = () => ranks.flatMap((rank) => [...rank.running.values()].map((one) => ({ rank, ...one })));
+  await until(() => running().length === 3);
+  const [asked, cut, not] = handles as [Handle, Handle, Handle];
+  const found = Float32Array.of(Number.NaN, -1, -2);
+  for (const { rank, id, sampling } of running())
+    if (!sampling.promptLogProbs) rank.outputs.push({ id, tokens: Int32Array.of(7), finish: 'length' });
+  const first = running().find(({ sampling }) => sampling.promptLogProbs);
+  first?.rank.outputs.push(
+    { id: first.id, tokens: Int32Array.of(7), promptLogProbs: found },
+    { id: first.id, tokens: Int32Array.of(8), finish: 'length' },
+  );
+  expect((await not.result).promptLogProbs).toBeUndefined();
+  expect((await asked.result).promptLogProbs).toEqual(found);
+  cut.abort();
+  expect((await cut.result).promptLogProbs).toEqual(new Float32Array(3).fill(Number.NaN));
 });
 
 test('a turn that fails ends the batch with its error', async () => {
