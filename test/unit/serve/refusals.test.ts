@@ -80,6 +80,7 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'logit_bias.5',
     /from -100 to 100/,
   ],
+  ['biases that are a number', { messages: hello, logit_bias: 5 }, 400, 'logit_bias', /an object/],
   ['a list of biases', { messages: hello, logit_bias: [1] }, 400, 'logit_bias', /an object/],
   [
     'an end that is no token',
