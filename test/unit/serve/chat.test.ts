@@ -53,6 +53,19 @@ test('a chat completion has the text, the reason of its end and the counts', asy
   });
 });
 
+test.each([-2, 2])('penalties go to the engine, also those at the bound %d of the API', async (penalty) => {
+  const s = await serve(() => 'hi');
+  const penalties = { presence_penalty: penalty, frequency_penalty: penalty };
+  const { status } = await post(s.url, chat, { messages: hello, ...penalties });
+  expect(status).toBe(200);
+  expect(s.engine.requests[0]?.sampling).toMatchObject({
+    presencePenalty: penalty,
+    frequencyPenalty: penalty,
+  });
+  const beyond = await post(s.url, chat, { messages: hello, presence_penalty: 1.1 * penalty });
+  expect([beyond.status, JSON.parse(beyond.text).error.param]).toEqual([400, 'presence_penalty']);
+});
+
 test('a stream gives the same text piece by piece, and its usage when it is asked for', async () => {
   const s = await serve(() => 'hi \u{1f44d}');
   const { text, headers } = await post(s.url, chat, {
