@@ -78,6 +78,7 @@ test.each([
   ["{{ [1] | select('nope') }}", 'Unknown test: nope'],
   ["{{ [1] | select('eq') }}", 'test eq: expected one argument'],
   ["{{ '{:>3}'.format(1) }}", 'format() does not know the field {:>3}'],
+  ['{% set 1 = 2 %}', 'expected names to set, got a IntegerLiteral'],
   ["{{ [1] | join(attribute='x') }}", 'filter join: the argument attribute is not supported'],
   ["{{ [1] | join('-', 'x') }}", 'filter join: expected one argument'],
   ['{{ [1] | tojson(2) }}', 'filter tojson: arguments are supported by name only'],
