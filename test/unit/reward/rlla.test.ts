@@ -4,6 +4,10 @@ import { sample } from './sample';
 
 const THOUGHT = '<think>t</think>';
 const add = (a: unknown, b: unknown) => ({ name: 'add', parameters: { a, b } });
+const days = (from: number, to: number, step: number): object => ({
+  name: 'days',
+  parameters: { from, to, step },
+});
 const id = (digits: string): string => `{"name": "get", "parameters": {"id": ${digits}}}`;
 const get = { name: 'get', parameters: {} };
 const other = { name: 'add', parameters: { a: 1, c: 2 } };
@@ -39,6 +43,7 @@ test.each<[string, string, number, number]>([
   [calls(add(1, 2)), calls(add('1', 2)), 1, 1.5],
   [calls(add(0, 2)), calls(add(null, 2)), 1, 1.5],
   [calls(id('12345678901234567890')), calls(id('12345678901234567891')), 1, 1],
+  [calls(days(1, 2, 3)), calls(days(1, 2, 4)), 1, 1.7999999999999998],
   [calls(id('12345678901234567890')), calls(id('12345678901234567890')), 1, 3],
   [calls(add(1, 2)), calls({ name: null, parameters: {} }, add(1, 2)), 1, 2.25],
   [calls(add(1, 2)), calls({ name: ['add'], parameters: {} }, add(1, 2)), 1, -3],
@@ -53,8 +58,8 @@ test.each<[string, string, number, number]>([
 ])('%j: %j has the form %d and calls worth %d', (truth, response, format, accuracy) => {
   const score = scoreRlla(response, truth);
   expect(score.format_reward).toBe(format);
-  expect(score.accuracy_reward).toBeCloseTo(accuracy, 12);
-  expect(score.score).toBeCloseTo(format + accuracy, 12);
+  expect(score.accuracy_reward).toBe(accuracy);
+  expect(score.score).toBe(format + accuracy);
 });
 
 test('a ground truth whose calls cannot be read is an error', () => {

@@ -95,8 +95,11 @@ function overlap(first: readonly unknown[], second: readonly unknown[]): number 
   return all === 0 ? 1 : common / all;
 }
 
-/** The names of the calls, and of each expected call the names and values of its parameters in the best call of that name. */
-function shareOfCalls(expected: readonly Call[], given: readonly unknown[]): number {
+/** Points, of `most`, for the names of the calls, and of each expected call for the names and values of its parameters in the best call of that name. */
+function pointsOfCalls(
+  expected: readonly Call[],
+  given: readonly unknown[],
+): { points: number; most: number } {
   const names = given.map((call) => {
     if (!isObject(call) || !('name' in call) || Array.isArray(call['name']) || isObject(call['name']))
       throw new Error('no name');
@@ -124,7 +127,7 @@ function shareOfCalls(expected: readonly Call[], given: readonly unknown[]): num
     points += best;
     used.add(chosen);
   }
-  return points / most;
+  return { points, most };
 }
 
 function accuracy(response: string, truth: string): number {
@@ -134,7 +137,9 @@ function accuracy(response: string, truth: string): number {
   try {
     const given = callLines(response);
     if (sameJson(given, callLines(truth), plain)) return BEST;
-    return (BEST - WORST) * shareOfCalls(expected, given) + WORST;
+    const { points, most } = pointsOfCalls(expected, given);
+    // In verl's order, which decides the last bit.
+    return ((BEST - WORST) * points) / most + WORST;
   } catch {
     return WORST;
   }
