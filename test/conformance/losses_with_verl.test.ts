@@ -52,6 +52,7 @@ const LEAST = 1e-2;
 // The calls that a group of workers would get, without one.
 const binding = loadBinding();
 const group = {
+  worldSize: 1,
   callBinding: (name: 'policyLoss' | 'valueLoss', args: unknown[]) =>
     (binding[name] as (...args: unknown[]) => unknown)(...args),
 } as unknown as WorkerGroup;
