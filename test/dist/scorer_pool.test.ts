@@ -108,7 +108,7 @@ describe('prime', () => {
   test.each([
     ['loop', /no answer within 1 s.* for response 1 /],
     ['exit', /its process ended with exit code 3.* for response 1 /],
-    ['throw', /\(boom\) for response 1 /],
+    ['throw', /\(boom, at .*reward\.cjs:\d+\) for response 1 /],
     ['nan', /got NaN for response 1 /],
   ])('%s ends the run with on_error fail', async (response, message) => {
     const run = prime({ timeoutMs: 1000, onError: 'fail' }).score([sample('a'), sample(response)]);
