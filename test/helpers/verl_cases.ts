@@ -81,7 +81,7 @@ export function differing(
   return at < 0 ? [] : [`${what}[${at}] is ${actual[at]} in place of ${want[at]}`];
 }
 
-const largest = (values: ArrayLike<number>): number =>
+export const largest = (values: ArrayLike<number>): number =>
   Array.from(values, Math.abs)
     .filter(Number.isFinite)
     .reduce((most, value) => Math.max(most, value), 0);
