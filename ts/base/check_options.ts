@@ -128,6 +128,20 @@ export function isDetached({ buffer }: ArrayBufferView): boolean {
 }
 
 /**
+ * Length of an array, a typed array or what looks like one; null: it is none, or its memory was transferred. Nothing needs to be made for
+ * the length that an object merely claims: its last entry must be there.
+ */
+export function listLength(value: unknown): number | null {
+  if (typeof value !== 'object' || value === null || types.isDataView(value)) return null;
+  const view = ArrayBuffer.isView(value);
+  if (view && isDetached(value)) return null;
+  const { length } = value as { length?: unknown };
+  if (!Number.isInteger(length) || (length as number) < 0) return null;
+  const known = view || Array.isArray(value) || length === 0;
+  return known || Number(length) - 1 in value ? (length as number) : null;
+}
+
+/**
  * Numbers in an array, a typed array or what looks like one. Typed arrays are not looked through; of others every entry is.
  * `length`: how many there must be.
  * @throws TroupeError INVALID_ARGUMENT naming the entry

@@ -1,6 +1,6 @@
 // What the methods of a batch are given: checked before it is taken apart.
 import { types } from 'node:util';
-import { checkOptionNames, choiceOption, flagOption, isDetached, isRecord } from '../base/check_options';
+import { checkOptionNames, choiceOption, flagOption, isRecord, listLength } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { Granularity } from './columns';
@@ -8,15 +8,10 @@ import { fail } from './fail';
 
 /** @returns the length of an array, a typed array or what looks like one */
 export function arrayLength(what: string, value: unknown, kind = 'an array'): number {
-  if (typeof value === 'object' && value !== null && !types.isDataView(value)) {
-    const { length } = value as { length?: unknown };
-    // Nothing is made for the length that an object claims before its last entry has been seen.
-    if (ArrayBuffer.isView(value) && isDetached(value))
-      fail(`${what}: expected ${kind} but its memory was transferred or given back: copy it first`);
-    const known = Array.isArray(value) || ArrayBuffer.isView(value);
-    if (Number.isInteger(length) && (known || length === 0 || Number(length) - 1 in value))
-      return length as number;
-  }
+  const length = listLength(value);
+  if (length !== null) return length;
+  if (ArrayBuffer.isView(value) && !types.isDataView(value))
+    fail(`${what}: expected ${kind} but its memory was transferred or given back: copy it first`);
   fail(`${what}: expected ${kind} but got ${show(value)}`);
 }
 

@@ -4,7 +4,7 @@ import {
   badOption,
   checkOptionNames,
   flagOption,
-  isDetached,
+  listLength,
   numberOption,
   temperatureOption,
 } from '../base/check_options';
@@ -125,14 +125,7 @@ const OWN_ENDS =
 const GRAMMARS =
   "{kind: 'json-schema', schema} or {kind: 'structural-tag', tag}, schema and tag as JSON texts,";
 
-const isArrayLike = (value: unknown): value is ArrayLike<unknown> => {
-  if (ArrayBuffer.isView(value) && (types.isDataView(value) || isDetached(value))) return false;
-  if (typeof value !== 'object' || value === null || !('length' in value)) return false;
-  const length = value.length as number;
-  if (!Number.isInteger(length) || length < 0) return false;
-  // Nothing is copied for the length that an object claims.
-  return Array.isArray(value) || ArrayBuffer.isView(value) || length === 0 || length - 1 in value;
-};
+const isArrayLike = (value: unknown): value is ArrayLike<unknown> => listLength(value) !== null;
 const isSeed = (value: unknown): boolean => typeof value === 'bigint' && value === BigInt.asUintN(64, value);
 const isTextOrAbsent = (value: unknown): boolean => value === undefined || typeof value === 'string';
 const isGrammar = (value: unknown): boolean => {
