@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { PythonSandbox } from '../../ts/reward/code/python_sandbox';
 import { Trainer } from '../../ts/trainer/trainer';
 import type { TrainingData } from '../../ts/trainer/training_data';
+import { FakeEngines, fakeData, runConfig } from '../helpers/fake_run';
 import { FusionServer } from '../helpers/fusion_server';
 import { namespacesPermitted } from '../helpers/namespaces';
-import { FakeEngines, fakeData, runConfig } from '../unit/fake_run';
 
 // A run whose responses are programs that print their first token, and whose tests expect an even one.
 

@@ -28,7 +28,7 @@ import {
   WorkerGroup,
 } from '../../ts';
 import { importWeights } from '../../ts/weights/weight_import';
-import { runConfig, runDirectory } from './fake_run';
+import { runConfig, runDirectory } from '../helpers/fake_run';
 
 const given = (value: unknown): never => value as never;
 const refused = (message: RegExp): unknown =>

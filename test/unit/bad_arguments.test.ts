@@ -34,7 +34,7 @@ import {
   WorkerGroup,
 } from '../../ts';
 import { show } from '../../ts/base/text';
-import { BAD_VALUES, detached } from './bad_values';
+import { BAD_VALUES, detached } from '../helpers/bad_values';
 
 const given = (value: unknown): never => value as never;
 const errorOf = (run: () => unknown): { code?: string; message?: string } | null => {

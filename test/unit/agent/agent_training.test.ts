@@ -6,7 +6,7 @@ import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { TrajectoryEnded } from '../../../ts/agent/trajectory_ended';
 import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
-import { FakeEngines, fakeData, read, runDirectory, type Setup, trainer } from '../fake_run';
+import { FakeEngines, fakeData, read, runDirectory, type Setup, trainer } from '../../helpers/fake_run';
 
 const tokenizer = {
   encode: (text: string) => Int32Array.from(text.split(' ').filter(Boolean), Number),

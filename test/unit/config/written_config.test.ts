@@ -6,8 +6,8 @@ import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { describeConfig, loadConfig, loadSftConfig } from '../../../ts/config/config';
 import { withKey, writtenConfig } from '../../../ts/config/written_config';
 import { Trainer } from '../../../ts/trainer/trainer';
+import { FakeEngines, fakeData, lengthReward } from '../../helpers/fake_run';
 import { serve } from '../../helpers/logged_run';
-import { FakeEngines, fakeData, lengthReward } from '../fake_run';
 
 // What the environment holds never reaches a file or a server, wherever in a configuration it is asked for.
 

@@ -1,6 +1,6 @@
 import { Trainer } from '../../../ts/trainer/trainer';
+import { FakeEngines, fakeData, lengthReward, runConfig } from '../../helpers/fake_run';
 import { type Recorded, type Reply, serve, type TestServer, temporary } from '../../helpers/logged_run';
-import { FakeEngines, fakeData, lengthReward, runConfig } from '../fake_run';
 
 let server: TestServer;
 afterEach(() => server.close());

@@ -26,7 +26,7 @@ import { PromptStream } from '../../../ts/trainer/prompt_stream';
 import type { Prompt } from '../../../ts/trainer/rollout';
 import { type StepContext, trainStep } from '../../../ts/trainer/step';
 import { fakeRollout } from '../../helpers/fake_rollout';
-import { runConfig, runDirectory } from '../fake_run';
+import { runConfig, runDirectory } from '../../helpers/fake_run';
 
 const [PROMPTS, N, PROMPT, RESPONSE] = [1024, 16, 16, 112];
 /** Prompts where another way of a step is what is looked at. */

@@ -9,7 +9,7 @@ import { eventSchema, tokensSchema, traceSchema } from '../../../ts/records/sche
 import { spreadRows, tokenRecords } from '../../../ts/records/token_log';
 import { tokenTexts } from '../../../ts/records/token_texts';
 import { traceLine } from '../../../ts/records/trace_log';
-import { FakeEngines, read, runDirectory, trainer } from '../fake_run';
+import { FakeEngines, read, runDirectory, trainer } from '../../helpers/fake_run';
 
 const temporary = (): string => mkdtempSync(join(tmpdir(), 'records-'));
 const lines = (directory: string, file: string): Record<string, unknown>[] =>

@@ -2,7 +2,7 @@ import { checkRequest, RequestChecks } from '../../../ts/rollout/check_request';
 import { LiveRequest } from '../../../ts/rollout/native/live_request';
 import { Placement } from '../../../ts/rollout/native/placement';
 import { StopStrings } from '../../../ts/rollout/native/stop_strings';
-import { detached } from '../bad_values';
+import { detached } from '../../helpers/bad_values';
 
 const model = { vocabSize: 100, maxTokens: 50, eosTokenIds: [9] };
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { TroupeError } from '../../../ts/errors';
 import { CheckpointStaging } from '../../../ts/run/checkpoint_staging';
 import { CheckpointStore } from '../../../ts/run/checkpoint_store';
-import { FakeEngines, read, runDirectory, trainer } from '../fake_run';
+import { FakeEngines, read, runDirectory, trainer } from '../../helpers/fake_run';
 
 // Whole runs over fakes whose checkpoints pass through memory: another directory here.
 

@@ -11,7 +11,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FakeEngines, read, runDirectory, trainer } from '../fake_run';
+import { FakeEngines, read, runDirectory, trainer } from '../../helpers/fake_run';
 
 // Whole runs over fakes: what a resumed run refuses, says and leaves alone.
 

@@ -4,8 +4,8 @@ import { existsSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { RunClaim } from '../../../ts/run/run_claim';
+import { FakeEngines, lines, read, runDirectory, trainer } from '../../helpers/fake_run';
 import { marked } from '../../helpers/left_over';
-import { FakeEngines, lines, read, runDirectory, trainer } from '../fake_run';
 
 const ROOT = resolve(__dirname, '../../..');
 
