@@ -1,13 +1,9 @@
 import { registerAdvantageEstimator } from '../../../ts/algorithms/advantages';
 import { registerPolicyLoss } from '../../../ts/algorithms/policy_losses/registry';
-import { loadConfig } from '../../../ts/config/config';
 import { needsCritic, needsReference } from '../../../ts/config/derived/roles';
 import { ulyssesOf } from '../../../ts/config/derived/ulysses';
 import { advantageOptions, policyLossOptions } from '../../../ts/roles/settings';
-import { configError, MINIMAL, writeConfig } from './write_config';
-
-const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);
-const failure = (overrides: string[] = [], text = MINIMAL) => configError(() => load(overrides, text));
+import { failure, load } from './write_config';
 
 describe('contradictions', () => {
   it.each([

@@ -1,12 +1,10 @@
 import { registerPolicyLoss } from '../../../ts/algorithms/policy_losses/registry';
 import { resolveCorrection } from '../../../ts/algorithms/rollout_correction/options';
 import { PRESET_NAMES } from '../../../ts/algorithms/rollout_correction/presets';
-import { loadConfig } from '../../../ts/config/config';
 import { correctionOptions } from '../../../ts/config/derived/correction';
 import { policyLossOptions } from '../../../ts/roles/settings';
-import { configError, MINIMAL, writeConfig } from './write_config';
+import { configError, load, MINIMAL } from './write_config';
 
-const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);
 const section = 'algorithm.rollout_correction';
 const lossMode = 'actor_rollout_ref.actor.policy_loss.loss_mode';
 

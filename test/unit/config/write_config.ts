@@ -1,6 +1,7 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { loadConfig, type ResolvedConfig } from '../../../ts/config/config';
 import { ConfigError } from '../../../ts/errors';
 
 /** The least that `troupe train` needs, with sizes that fit together. */
@@ -28,3 +29,14 @@ export function configError(work: () => unknown): ConfigError {
   }
   throw new Error('expected a ConfigError');
 }
+
+/** What a file with this text and these overrides is read as. */
+export const load = (overrides: string[] = [], text = MINIMAL): ResolvedConfig =>
+  loadConfig(writeConfig(text), overrides);
+
+/** The ConfigError that it is refused with. */
+export const failure = (overrides: string[] = [], text = MINIMAL): ConfigError =>
+  configError(() => load(overrides, text));
+
+/** A reference to another key, as a configuration writes it. */
+export const reference = (key: string): string => `\${${key}}`;
