@@ -225,6 +225,13 @@ trainer: { default_local_dir: ${JSON.stringify(directory)}, total_epochs: 2, log
 }
 
 /** A new one, empty. */
+/** What makes a run learn with a critic, and with KL in the reward whose coefficient moves. */
+export const ppo = [
+  'algorithm.adv_estimator=gae',
+  'algorithm.use_kl_in_reward=true',
+  'algorithm.kl_ctrl.type=adaptive',
+];
+
 export const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'trainer-'));
 
 export const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');

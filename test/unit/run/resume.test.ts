@@ -1,68 +1,11 @@
-import {
-  appendFileSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+// Whole runs over fakes: what a resumed run goes on from, refuses and leaves alone.
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FakeEngines, read, runDirectory, trainer } from '../../helpers/fake_run';
+import { FakeEngines, read, runDirectory } from '../../helpers/fake_run';
+import { editState, LATEST, session, steps, stoppedAtTwo } from './resumed_run';
 
-// Whole runs over fakes: what a resumed run refuses, says and leaves alone.
-
-const base = [
-  'algorithm.use_kl_in_reward=true',
-  'algorithm.kl_ctrl.type=adaptive',
-  'trainer.total_training_steps=4',
-  'trainer.save_freq=2',
-];
-const LATEST = 'latest_checkpointed_iteration.txt';
-
-/** A run over fakes with what it said. */
-async function session(directory: string, overrides: string[] = [], engines = new FakeEngines()) {
-  const said: string[] = [];
-  const options = { log: (line: string) => void said.push(line) };
-  const run = trainer({ directory, overrides: [...base, ...overrides], engines, options });
-  const result = await run.trainer.fit();
-  return { result, said, updates: engines.updates.length };
-}
-
-const steps = (directory: string): string[] =>
-  readdirSync(directory)
-    .filter((name) => name.startsWith('global_step'))
-    .sort();
-
-/** A finished run whose newest checkpoint is that of step 2. */
-async function stoppedAtTwo(): Promise<string> {
-  const directory = runDirectory();
-  await session(directory);
-  rmSync(join(directory, 'global_step_4'), { recursive: true });
-  writeFileSync(join(directory, LATEST), '2');
-  return directory;
-}
-
-let whole: { metrics: string };
-let prototype: string;
-beforeAll(async () => {
-  prototype = await stoppedAtTwo();
-  whole = { metrics: read(prototype, 'metrics.jsonl') };
-});
-const copy = (): string => {
-  const directory = mkdtempSync(join(tmpdir(), 'resume-'));
-  cpSync(prototype, directory, { recursive: true });
-  return directory;
-};
-const editState = (directory: string, edit: (state: Record<string, unknown>) => void): void => {
-  const path = join(directory, 'global_step_2/trainer.json');
-  const state = JSON.parse(readFileSync(path, 'utf8'));
-  edit(state);
-  writeFileSync(path, JSON.stringify(state));
-};
+const { copy, whole } = stoppedAtTwo();
 
 describe('the newest checkpoint', () => {
   test('of all the steps that a run has: it says how to go on, or to begin anew', async () => {
@@ -101,7 +44,7 @@ describe('the newest checkpoint', () => {
       session(directory, ['trainer.resume_mode=disable', 'trainer.save_freq=1'], dying),
     ).rejects.toThrow('killed');
     expect(steps(directory)).toEqual(['global_step_1', 'global_step_2']);
-    cpSync(join(prototype, 'global_step_2'), join(directory, 'global_step_3'), { recursive: true });
+    cpSync(join(copy(), 'global_step_2'), join(directory, 'global_step_3'), { recursive: true });
     rmSync(join(directory, LATEST));
     const { said } = await session(directory);
     expect(said).toContainEqual(expect.stringMatching(/resuming after step 2/));
@@ -140,82 +83,6 @@ describe('the newest checkpoint', () => {
       message: expect.stringContaining(join(directory, LATEST)),
     });
     expect(((await failed) as Error).message.length).toBeLessThan(300);
-  });
-});
-
-describe('damage', () => {
-  test.each(['global_step_2/actor/weights', 'global_step_2/trainer.json'])(
-    'one flipped bit in %s',
-    async (name) => {
-      const directory = copy();
-      const bytes = readFileSync(join(directory, name));
-      const at = name.endsWith('.json') ? bytes.indexOf('"seed": 1') + 8 : 3;
-      (bytes as Buffer)[at] = (bytes[at] as number) ^ 1;
-      writeFileSync(join(directory, name), bytes);
-      await expect(session(directory)).rejects.toMatchObject({
-        code: 'IO',
-        message: expect.stringMatching(
-          /global_step_2\/(actor\/weights is not what was saved|trainer.json is damaged).* checksum/,
-        ),
-      });
-    },
-  );
-
-  test('files of another step, longer files, and files that are not there', async () => {
-    const directory = runDirectory();
-    await session(directory);
-    const from = ['trainer.resume_mode=resume_path', `trainer.resume_from_path=${directory}/global_step_4`];
-    const weights = (step: number): string => join(directory, `global_step_${step}/actor/weights`);
-    const original = readFileSync(weights(4));
-    cpSync(weights(2), weights(4));
-    await expect(session(directory, from)).rejects.toThrow(
-      /global_step_4\/actor\/weights is not what was saved/,
-    );
-    writeFileSync(weights(4), original);
-    appendFileSync(weights(4), '0');
-    await expect(session(directory, from)).rejects.toThrow(/expected \d+ bytes, but it has \d+/);
-    rmSync(weights(4));
-    await expect(session(directory, from)).rejects.toThrow(/it is missing/);
-    expect(steps(directory)).toEqual(['global_step_2', 'global_step_4']);
-  });
-
-  test.each(['actor/weights', 'trainer.json'])(
-    'a flipped bit in %s of the newest: the one before it serves, with a warning, to the same numbers',
-    async (name) => {
-      const directory = runDirectory();
-      await session(directory);
-      const path = join(directory, 'global_step_4', name);
-      const bytes = readFileSync(path) as Buffer;
-      const at = name.endsWith('.json') ? bytes.indexOf('"seed": 1') + 8 : 3;
-      bytes[at] = (bytes[at] as number) ^ 1;
-      writeFileSync(path, bytes);
-      const { said, result } = await session(directory);
-      expect(result.step).toBe(4);
-      expect(said.join('\n')).toMatch(
-        /warning: \[checkpoint\] .*global_step_4\/(actor\/weights is not what was saved|trainer\.json is damaged)[^\n]*going on from step 2 instead/,
-      );
-      expect(read(directory, 'metrics.jsonl')).toBe(whole.metrics);
-      expect((await session(directory)).said.join('\n')).not.toMatch(/warning/);
-    },
-  );
-
-  test('a checkpoint of a run before this one is no substitute', async () => {
-    const directory = runDirectory();
-    await session(directory);
-    await session(directory, ['trainer.resume_mode=disable', 'trainer.save_freq=4']);
-    appendFileSync(join(directory, 'global_step_4/actor/weights'), '0');
-    expect(steps(directory)).toEqual(['global_step_2', 'global_step_4']);
-    await expect(session(directory)).rejects.toThrow(/global_step_4\/actor\/weights is not what was saved/);
-  });
-
-  test.each<[string, (state: Record<string, unknown>) => void]>([
-    ['loader', (state) => (state['loader'] = { position: 1 })],
-    ['run', (state) => (state['run'] = 5)],
-    ['its checksum gone', (state) => delete state['checksum']],
-  ])('trainer.json changed by hand: %s', async (_, edit) => {
-    const directory = copy();
-    editState(directory, edit);
-    await expect(session(directory)).rejects.toThrow(/trainer\.json is damaged \(expected the checksum/);
   });
 });
 
@@ -260,91 +127,6 @@ describe('a checkpoint of version 1', () => {
       code: 'IO',
       message: expect.stringMatching(message),
     });
-  });
-});
-
-describe('another configuration', () => {
-  test('differences are said, and the run goes on', async () => {
-    const { said } = await session(copy(), ['actor_rollout_ref.actor.optim.lr=0.5', 'trainer.test_freq=7']);
-    expect(said.filter((line) => line.includes('changed'))).toEqual([
-      'note: changed since the checkpoint: actor_rollout_ref.actor.optim.lr: 0.000001 -> 0.5',
-      'note: changed since the checkpoint: trainer.test_freq: -1 -> 7',
-    ]);
-  });
-
-  test('a key that there was not, and is null, is no difference', async () => {
-    const directory = mkdtempSync(join(tmpdir(), 'older-'));
-    cpSync(join(__dirname, '../../fixtures/runs/version_1'), directory, { recursive: true });
-    editState(directory, (state) => {
-      const { model } = (state['config'] as { actor_rollout_ref: { model: object } }).actor_rollout_ref;
-      expect(Reflect.get(model, 'tokenizer_path')).toBeNull();
-      Reflect.deleteProperty(model, 'tokenizer_path');
-    });
-    const { said, updates } = await session(directory);
-    expect(updates).toBe(2);
-    expect(said.join()).not.toContain('tokenizer_path');
-  });
-
-  test('no difference, no line', async () => {
-    const { said } = await session(copy());
-    expect(said.join()).not.toContain('changed');
-  });
-
-  test.each([
-    ['actor_rollout_ref.model.path=other', 'actor_rollout_ref.model.path: "none" -> "other"'],
-    ['algorithm.adv_estimator=rloo', 'algorithm.adv_estimator: "grpo" -> "rloo"'],
-    [
-      'data.train_files=[none.jsonl,more.jsonl]',
-      'data.train_files: ["none.jsonl"] -> ["none.jsonl","more.jsonl"]',
-    ],
-    ['actor_rollout_ref.actor.policy_loss.loss_mode=gspo', 'loss_mode: "vanilla" -> "gspo"'],
-  ])('%s makes another run of it: refused unless asked for', async (override, says) => {
-    const directory = copy();
-    await expect(session(directory, [override])).rejects.toMatchObject({
-      code: 'INVALID_CONFIG',
-      message: expect.stringContaining(says),
-    });
-    expect(read(directory, LATEST)).toBe('2');
-    const { said } = await session(directory, [override, 'trainer.resume_with_changes=true']);
-    expect(said).toContainEqual(expect.stringContaining(`changed since the checkpoint: `));
-  });
-
-  test('a model that the run does not use is not asked', async () => {
-    await expect(session(copy(), ['critic.model.path=other'])).resolves.toMatchObject({ updates: 2 });
-  });
-
-  test('a teacher makes another run of it, and so does its absence', async () => {
-    const teacher = 'distillation.teacher_models.teacher_model.model_path';
-    const directory = copy();
-    const taught = ['distillation.enabled=true', `${teacher}=t`];
-    await expect(session(directory, taught)).rejects.toMatchObject({
-      code: 'INVALID_CONFIG',
-      path: 'distillation.enabled',
-      message: expect.stringContaining('distillation.enabled: false -> true'),
-    });
-    const without = copy();
-    await session(without, [...taught, 'trainer.resume_with_changes=true', 'trainer.total_training_steps=3']);
-    await expect(session(without, [`${teacher}=u`])).rejects.toMatchObject({ path: 'distillation.enabled' });
-    await expect(session(without, [...taught, `${teacher}=u`])).rejects.toMatchObject({ path: teacher });
-  });
-
-  test('a critic that there was not is named', async () => {
-    await expect(session(copy(), ['critic.enable=true'])).rejects.toMatchObject({
-      code: 'INVALID_CONFIG',
-      path: 'critic.enable',
-      message: expect.stringContaining('critic.enable: null -> true'),
-    });
-    await expect(session(copy(), ['critic.enable=false'])).resolves.toMatchObject({ updates: 2 });
-  });
-
-  test('a fixed KL coefficient is that of the configuration', async () => {
-    const directory = runDirectory();
-    const fixed = ['algorithm.kl_ctrl.type=fixed', 'algorithm.kl_ctrl.kl_coef='];
-    const short = 'trainer.total_training_steps=2';
-    await session(directory, [fixed[0] as string, `${fixed[1]}0.1`, short]);
-    await session(directory, [fixed[0] as string, `${fixed[1]}0.3`]);
-    const coefficients = read(directory, 'metrics.jsonl').match(/"actor\/reward_kl_penalty_coeff":[^,]+/g);
-    expect(coefficients?.map((text) => text.split(':')[1])).toEqual(['0.1', '0.1', '0.3', '0.3']);
   });
 });
 
@@ -425,20 +207,5 @@ test('a run directory that is removed while the run writes to it ends the run', 
       code: 'IO',
       message: expect.stringContaining(`${directory} was removed or replaced`),
     });
-  }
-});
-
-test('a model that comes from the environment is compared by its value, which is written nowhere', async () => {
-  const directory = runDirectory();
-  const model = [`actor_rollout_ref.model.path=\${oc.env:TROUPE_TEST_MODEL}`];
-  process.env['TROUPE_TEST_MODEL'] = 'one';
-  try {
-    await session(directory, [...model, 'trainer.total_training_steps=2']);
-    process.env['TROUPE_TEST_MODEL'] = 'two';
-    await expect(session(directory, model)).rejects.toThrow(/comes from the environment/);
-    process.env['TROUPE_TEST_MODEL'] = 'one';
-    await expect(session(directory, model)).resolves.toMatchObject({ updates: 2 });
-  } finally {
-    delete process.env['TROUPE_TEST_MODEL'];
   }
 });
