@@ -1,22 +1,13 @@
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { endTokenIds } from '../../../ts/data/end_tokens';
-import { TokenBytes } from '../../../ts/data/token_bytes';
-import type { Grammar } from '../../../ts/rollout/request';
-import { answerMessages } from '../../../ts/serve/anthropic/messages';
-import { parseMessages } from '../../../ts/serve/anthropic/messages_request';
-import type { Dialect } from '../../../ts/serve/call/answer';
 import { conversationText, replyMessage } from '../../../ts/serve/call/conversation';
-import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
-import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
-import { answerResponses } from '../../../ts/serve/openai/responses';
-import { parseResponses } from '../../../ts/serve/openai/responses_request';
 import { familyOf, responseReading, toolFamily } from '../../../ts/serve/tools/families';
 import { HARMONY_TAGS } from '../../../ts/serve/tools/harmony';
-import { CallCollector, type ToolParser } from '../../../ts/serve/tools/tool_parser';
+import type { ToolParser } from '../../../ts/serve/tools/tool_parser';
 import { HARMONY_TEMPLATE } from '../../helpers/harmony_template';
 import { chatTokenizer } from '../agent/chat_world';
-import { events, type Json, post, type Served, served } from './served';
+import { FINAL, family, read, TOOLS } from './harmony_calls';
 
 // What openai-harmony reads in responses of gpt-oss (make_cases.py).
 const recorded = JSON.parse(
@@ -26,29 +17,7 @@ const recorded = JSON.parse(
   cases: { response: string; messages: { channel: string; recipient: string | null; text: string }[] }[];
 };
 
-const TOOLS = ['get_weather', 'time'].map((name) => ({
-  type: 'function' as const,
-  function: {
-    name,
-    parameters: { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] },
-  },
-}));
-const family = toolFamily('gpt-oss');
 const reading = (): ToolParser => family.parser(TOOLS);
-
-/** In pieces of so many characters. */
-function read(parser: ToolParser, response: string, size: number, cut = false) {
-  const collector = new CallCollector();
-  const all = { text: '', reasoning: '' };
-  const take = ({ text, reasoning = '', calls }: ReturnType<ToolParser['push']>): void => {
-    all.text += text;
-    all.reasoning += reasoning;
-    collector.add(calls);
-  };
-  for (let at = 0; at < response.length; at += size) take(parser.push(response.slice(at, at + size)));
-  take(parser.end(cut));
-  return { ...all, calls: collector.calls.map(({ name, arguments: source }) => [name, source]) };
-}
 
 const SIZES = [1, 2, 3, 7, 10_000];
 
@@ -80,7 +49,6 @@ test('calls that come in one piece are given out one after the other', () => {
   ]);
 });
 
-const FINAL = '<|channel|>final<|message|>';
 test.each<[string, string, Partial<ReturnType<typeof read>>]>([
   ['plain text', 'no channels < here', { text: 'no channels < here' }],
   ['text behind an answer', `${FINAL}one<|end|>two`, { text: 'one\ntwo' }],
@@ -219,200 +187,5 @@ describe('the template', () => {
     const written = conversationText(tokenizer, conversation([{ role: 'user', content: 'when?' }, reply]));
     expect(written).toContain('analysis<|message|>I ask.<|end|>');
     expect(written).not.toContain('Let me see.');
-  });
-});
-
-describe('chat completions', () => {
-  const THINK = '<|channel|>analysis<|message|>I think: 4.<|end|><|start|>assistant';
-  const CALL = '<|channel|>commentary to=functions.time <|constrain|>json<|message|>{"x": 1}<|call|>';
-  let server: Served;
-  beforeAll(async () => {
-    server = await served((prompt) => THINK + (prompt.includes('call') ? CALL : `${FINAL}Four.<|return|>`), {
-      family: 'gpt-oss',
-    });
-  });
-  afterAll(() => server.close());
-  const ask = async (body: object) => {
-    const all = { model: 'tiny', messages: [{ role: 'user', content: 'sum' }], ...body };
-    const { status, text } = await post(server.url, '/v1/chat/completions', all);
-    expect(status).toBe(200);
-    return text;
-  };
-  const call = { messages: [{ role: 'user', content: 'call' }], tools: TOOLS };
-
-  test.each([
-    ['without tools', {}],
-    ['with tools', { tools: TOOLS }],
-    ['none of which may be called', { tools: TOOLS, tool_choice: 'none' }],
-  ])('thoughts beside the answer, %s', async (_, body) => {
-    const [choice] = JSON.parse(await ask(body)).choices;
-    expect(choice.message).toEqual({
-      role: 'assistant',
-      content: 'Four.',
-      refusal: null,
-      reasoning_content: 'I think: 4.',
-    });
-    expect(choice.finish_reason).toBe('stop');
-    const deltas = events(await ask({ ...body, stream: true })).map(({ choices: [one] }: Json) => one.delta);
-    const joined = (key: string): string => deltas.map((delta: Json) => delta[key] ?? '').join('');
-    expect([joined('reasoning_content'), joined('content')]).toEqual(['I think: 4.', 'Four.']);
-  });
-
-  test('a call', async () => {
-    const [choice] = JSON.parse(await ask(call)).choices;
-    expect(choice.message).toMatchObject({
-      content: null,
-      reasoning_content: 'I think: 4.',
-      tool_calls: [{ type: 'function', function: { name: 'time', arguments: '{"x": 1}' } }],
-    });
-    expect(choice.finish_reason).toBe('tool_calls');
-    const streamed = events(await ask({ ...call, stream: true })).map(({ choices: [one] }: Json) => one);
-    const pieces = streamed.flatMap(({ delta }: Json) => delta.tool_calls ?? []);
-    expect(pieces[0].function.name).toBe('time');
-    expect(pieces.length).toBeGreaterThan(2);
-    expect(pieces.map((piece: Json) => piece.function.arguments).join('')).toBe('{"x": 1}');
-    expect(streamed.at(-1).finish_reason).toBe('tool_calls');
-  });
-});
-
-describe('other dialects', () => {
-  const THINK = '<|channel|>analysis<|message|>I think.<|end|><|start|>assistant';
-  const CALL = '<|channel|>commentary to=functions.time <|constrain|>json<|message|>{"x": 1}<|call|>';
-  const { signal } = new AbortController();
-  let server: Served;
-  beforeAll(async () => {
-    server = await served(
-      () => `${THINK}<|channel|>commentary<|message|>Look.<|end|><|start|>assistant${CALL}`,
-      {
-        family: 'gpt-oss',
-      },
-    );
-  });
-  afterAll(() => server.close());
-  const outcome = async (dialect: Dialect, body: object): Promise<{ body: Json; streamed: Json[] }> => {
-    const whole = await dialect(server.model, body, signal);
-    const stream = await dialect(server.model, { ...body, stream: true }, signal);
-    if (!('body' in whole) || !('events' in stream)) throw new Error('not what was asked for');
-    const streamed: Json[] = [];
-    for await (const { data } of stream.events) streamed.push(JSON.parse(data));
-    return { body: whole.body, streamed };
-  };
-
-  test('/v1/messages: blocks of thoughts, which come back', async () => {
-    const tools = TOOLS.map(({ function: { name, parameters } }) => ({ name, input_schema: parameters }));
-    const asked = { model: 'tiny', max_tokens: 500, messages: [{ role: 'user', content: 'when?' }], tools };
-    const { body, streamed } = await outcome(answerMessages, asked);
-    expect(body.content).toEqual([
-      { type: 'thinking', thinking: 'I think.', signature: '' },
-      { type: 'text', text: 'Look.' },
-      { type: 'tool_use', id: expect.any(String), name: 'time', input: { x: 1 } },
-    ]);
-    const thought = streamed.flatMap(({ delta }) =>
-      delta?.type === 'thinking_delta' ? [delta.thinking] : [],
-    );
-    expect([thought.join(''), thought.length > 1]).toEqual(['I think.', true]);
-    const starts = streamed.filter(({ type }) => type === 'content_block_start');
-    expect(starts.map(({ index, content_block }) => [index, content_block.type])).toEqual([
-      [0, 'thinking'],
-      [1, 'text'],
-      [2, 'tool_use'],
-    ]);
-    const back = { ...asked, messages: [...asked.messages, { role: 'assistant', content: body.content }] };
-    expect(parseMessages(server.model, back).call.conversation.messages[1]).toMatchObject({
-      content: 'Look.',
-      reasoning_content: 'I think.',
-      tool_calls: [{ function: { name: 'time' } }],
-    });
-    const other = { ...server.model, family: toolFamily('hermes') };
-    expect(parseMessages(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
-  });
-
-  test('/v1/responses: items of thoughts, which come back', async () => {
-    const tools = TOOLS.map(({ function: { name, parameters } }) => ({ type: 'function', name, parameters }));
-    const asked = { model: 'tiny', input: [{ role: 'user', content: 'when?' }], tools };
-    const { body, streamed } = await outcome(answerResponses, asked);
-    expect(body.output).toMatchObject([
-      { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'I think.' }] },
-      { type: 'message', content: [{ type: 'output_text', text: 'Look.' }] },
-      { type: 'function_call', name: 'time', arguments: '{"x": 1}' },
-    ]);
-    expect(body.output[0].id).toMatch(/^rs_/);
-    const thought = streamed.flatMap(({ type, delta }) =>
-      type === 'response.reasoning_text.delta' ? [delta] : [],
-    );
-    expect([thought.join(''), thought.length > 1]).toEqual(['I think.', true]);
-    const back = { ...asked, input: [...asked.input, ...body.output] };
-    const { messages } = parseResponses(server.model, back).call.conversation;
-    expect(messages).toHaveLength(2);
-    expect(messages[1]).toMatchObject({
-      content: 'Look.',
-      reasoning_content: 'I think.',
-      tool_calls: [{ function: { name: 'time' } }],
-    });
-    const other = { ...server.model, family: toolFamily('hermes') };
-    expect(parseResponses(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
-  });
-});
-
-describe('grammars', () => {
-  const tokenizer = chatTokenizer(HARMONY_TEMPLATE, [...HARMONY_TAGS]);
-  const ends = endTokenIds([], tokenizer);
-  const vocabulary = grammarVocabulary(tokenizer, new TokenBytes(tokenizer), {
-    vocabSize: tokenizer.vocabSize,
-    stopTokenIds: ends,
-    tags: HARMONY_TAGS,
-  });
-  const grammars = new GrammarThreads(vocabulary);
-  afterAll(async () => {
-    await grammars.close();
-    rmSync(tokenizer.directory, { recursive: true, force: true });
-  });
-
-  async function takes(grammar: Grammar, text: string): Promise<boolean> {
-    const constraint = await grammars.open(grammar);
-    let last = new Int32Array(0);
-    try {
-      for (const token of tokenizer.encode(text)) {
-        const mask = (await constraint.next(last)) as Uint32Array;
-        if (!(((mask[token >> 5] as number) >>> (token & 31)) & 1)) return false;
-        last = Int32Array.of(token);
-      }
-      return true;
-    } finally {
-      constraint.close();
-    }
-  }
-  const choice = { forced: false, name: null, parallel: true };
-  const schema = {
-    type: 'object',
-    properties: { a: { type: 'integer' } },
-    required: ['a'],
-    additionalProperties: false,
-  };
-  const format = { type: 'json_schema' as const, json_schema: { schema } };
-  const THOUGHT = '<|channel|>analysis<|message|>Let < me {see}.<|end|><|start|>assistant';
-  const CALL = '<|channel|>commentary to=functions.time <|constrain|>json<|message|>{"x": 1}<|call|>';
-  const ANSWER = `${FINAL}{"a": 1}<|return|>`;
-
-  test('a call that must be made', async () => {
-    const grammar = forcedCalls(family, TOOLS, 'time', true);
-    expect(await takes(grammar, CALL)).toBe(true);
-    for (const other of [CALL.replace('time', 'get_weather'), CALL.replace('1', '"1"'), ANSWER])
-      expect([other, await takes(grammar, other)]).toEqual([other, false]);
-  });
-
-  test.each([
-    ['JSON of a schema, perhaps after a thought', null],
-    ['the same beside calls', TOOLS],
-  ])('%s', async (_, tools) => {
-    const { grammar, tools: calls } = responseForm(family, tools, choice, format);
-    for (const text of [ANSWER, THOUGHT + ANSWER]) {
-      expect([text, await takes(grammar as Grammar, text)]).toEqual([text, true]);
-      expect(read(calls?.parser() as ToolParser, text, 3).text).toBe('{"a": 1}');
-    }
-    for (const text of [CALL, THOUGHT + CALL])
-      expect([text, await takes(grammar as Grammar, text)]).toEqual([text, tools !== null]);
-    for (const text of ['{"a": 1}<|return|>', `${FINAL}no<|return|>`, `${THOUGHT}{"a": 1}<|return|>`])
-      expect([text, await takes(grammar as Grammar, text)]).toEqual([text, false]);
   });
 });
