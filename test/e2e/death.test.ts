@@ -1,8 +1,7 @@
-import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import { allGone, Command, type Exit, listTree, onEntry, sleep } from '../helpers/e2e_process';
+import { allGone, type Command, listTree, onEntry, sleep } from '../helpers/e2e_process';
 import { BATCH, VALIDATION_PROMPTS, Workspace } from '../helpers/e2e_workspace';
-import { readLines } from '../helpers/observed_run';
+import { checkpoints, faults, latest, metrics, nativeCalls, Recipe } from '../helpers/recipe';
 
 // A worker, the trainer or the person in front of it ends a run at some instant. What was running ends with it and says why,
 // and the same command then goes on, to the same numbers bit for bit as a run that nothing happened to.
@@ -27,10 +26,10 @@ let pipeline: Recipe;
 
 beforeAll(async () => {
   workspace = await Workspace.create();
-  quick = new Recipe([]);
-  long = new Recipe(['actor_rollout_ref.actor.ppo_epochs=500', 'trainer.total_training_steps=3']);
-  patient = new Recipe([`reward.custom_reward_function.path=${workspace.file('patient.cjs')}`]);
-  ppo = new Recipe([
+  quick = new Recipe(workspace, []);
+  long = new Recipe(workspace, ['actor_rollout_ref.actor.ppo_epochs=500', 'trainer.total_training_steps=3']);
+  patient = new Recipe(workspace, [`reward.custom_reward_function.path=${workspace.file('patient.cjs')}`]);
+  ppo = new Recipe(workspace, [
     'algorithm.adv_estimator=gae',
     'algorithm.use_kl_in_reward=true',
     'algorithm.kl_ctrl.type=adaptive',
@@ -39,7 +38,7 @@ beforeAll(async () => {
     'critic.ppo_epochs=20',
     'trainer.save_freq=2',
   ]);
-  dapo = new Recipe([
+  dapo = new Recipe(workspace, [
     `reward.custom_reward_function.path=${workspace.file('rare.cjs')}`,
     'algorithm.filter_groups.enable=true',
     'algorithm.filter_groups.metric=acc',
@@ -47,8 +46,8 @@ beforeAll(async () => {
     'actor_rollout_ref.actor.use_kl_loss=false',
     'trainer.save_freq=2',
   ]);
-  sft = new Recipe([], 'sft');
-  pipeline = new Recipe([
+  sft = new Recipe(workspace, [], 'sft');
+  pipeline = new Recipe(workspace, [
     'actor_rollout_ref.actor.strategy=megatron',
     'actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2',
     'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2',
@@ -58,81 +57,6 @@ beforeAll(async () => {
   ]);
 });
 afterAll(() => workspace.remove());
-
-/** A way to train, and the metrics of a run of it that nothing happens to. */
-class Recipe {
-  private static runs = 0;
-  private undisturbed: Promise<string> | null = null;
-
-  constructor(
-    readonly overrides: readonly string[],
-    private readonly program: 'train' | 'sft' = 'train',
-  ) {}
-
-  /** Starts a run, or goes on with it. */
-  start(directory: string, env: Record<string, string> = {}): Command {
-    const overrides = [...this.overrides, `trainer.default_local_dir=${directory}`];
-    return new Command([this.program, workspace.file(`${this.program}.yaml`), ...overrides], { env });
-  }
-
-  newDirectory(): string {
-    return workspace.file(`run_${Recipe.runs++}`);
-  }
-
-  /** Runs to the end, as a run that nothing happens to. */
-  async finish(directory: string): Promise<Exit> {
-    await this.whole();
-    const exit = await this.start(directory).exited;
-    expect(exit).toMatchObject({ code: 0, stderr: '' });
-    await this.expectWhole(directory);
-    return exit;
-  }
-
-  /** Expects metrics.jsonl to be that of an undisturbed run, byte for byte, and nothing half-written. */
-  async expectWhole(directory: string): Promise<void> {
-    expect(metrics(directory)).toBe(metrics(await this.whole()));
-    const leftovers = listTree(directory).filter((path) => /incomplete/.test(path));
-    expect(leftovers).toEqual([]);
-  }
-
-  /** The directory of an undisturbed run. */
-  whole(): Promise<string> {
-    this.undisturbed ??= this.runUndisturbed();
-    return this.undisturbed;
-  }
-
-  private async runUndisturbed(): Promise<string> {
-    const directory = this.newDirectory();
-    const exit = await this.start(directory).exited;
-    expect(exit).toMatchObject({ code: 0, stderr: '' });
-    return directory;
-  }
-}
-
-const metrics = (directory: string): string => readFileSync(`${directory}/metrics.jsonl`, 'utf8');
-/** Which rank failed in which phase, by failure. */
-const faults = (directory: string): string[] =>
-  (existsSync(`${directory}/faults.jsonl`) ? readLines(`${directory}/faults.jsonl`) : [])
-    .filter(({ phase }) => phase !== undefined)
-    .map(({ rank, phase }) => `${rank} in ${phase}`);
-const latest = (directory: string): string =>
-  readFileSync(`${directory}/latest_checkpointed_iteration.txt`, 'utf8');
-
-/** Files of the checkpoints of a run; those with tensors by what they hold, as others tell the directory. */
-const checkpoints = (directory: string): string[] => {
-  const sum = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex');
-  const paths = listTree(directory).filter((path) => path.startsWith('global_step'));
-  return paths.map((path) =>
-    path.endsWith('.safetensors') ? `${path} ${sum(`${directory}/${path}`)}` : path,
-  );
-};
-
-/** How often workers of a run with TROUPE_TRACE_NATIVE_CALLS have begun a call. */
-const nativeCalls = (directory: string, name: string): number =>
-  listTree(`${directory}/logs`)
-    .filter((file) => statSync(`${directory}/logs/${file}`).isFile())
-    .map((file) => readFileSync(`${directory}/logs/${file}`, 'utf8').split(`] ${name}(`).length - 1)
-    .reduce((sum, count) => sum + count, 0);
 
 const countMarks = (): number =>
   existsSync(workspace.file('marks')) ? statSync(workspace.file('marks')).size : 0;
@@ -238,7 +162,7 @@ it('workers of a pipeline are killed in update_actor and in a save: the run goes
 it('a worker dies in a run that began from a named checkpoint: it goes on from its own', async () => {
   const first = await long.whole();
   const directory = long.newDirectory();
-  const run = new Recipe([
+  const run = new Recipe(workspace, [
     ...long.overrides,
     'trainer.resume_mode=resume_path',
     `trainer.resume_from_path=${first}/global_step_1`,
@@ -258,7 +182,10 @@ it('a worker dies in a run that began from a named checkpoint: it goes on from i
 }, 300_000);
 
 it('a worker dies before a run that takes the place of another has begun: it does not go on with the other', async () => {
-  const fresh = new Recipe(['trainer.resume_mode=disable', 'trainer.fault_tolerance.max_restarts=2']);
+  const fresh = new Recipe(workspace, [
+    'trainer.resume_mode=disable',
+    'trainer.fault_tolerance.max_restarts=2',
+  ]);
   const directory = await fresh.whole();
   const before = metrics(directory);
   const run = fresh.start(directory);
@@ -422,7 +349,7 @@ describe('someone interrupts', () => {
 
   it('twice: at once, and the newest checkpoint stays', async () => {
     const directory = quick.newDirectory();
-    const firstStep = new Recipe(['trainer.total_training_steps=1', 'trainer.test_freq=-1']);
+    const firstStep = new Recipe(workspace, ['trainer.total_training_steps=1', 'trainer.test_freq=-1']);
     expect(await firstStep.start(directory).exited).toMatchObject({ code: 0 });
     const marks = countMarks();
     const run = patient.start(directory);

@@ -1,66 +1,21 @@
+// A model that reads images learns to name the colour of a picture.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import sharp from 'sharp';
 import { Actor } from '../../ts/actor/actor';
 import { readTensors } from '../../ts/checkpoint/safetensors';
-import { loadSftConfig } from '../../ts/config/config';
 import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import type { RewardFunction } from '../../ts/reward/contract/types';
-import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { writeJsonLines } from '../helpers/e2e_workspace';
-import { expectCloseMetrics } from '../helpers/layout_runs';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
+import { COLOURS, rows } from '../helpers/pictures';
 import { floats, readSafetensors } from '../helpers/safetensors';
 import { writeVisionModel } from '../helpers/vision_directory';
 import { VISION_MODEL, visionModel } from '../helpers/vision_model';
 
-// A model that reads images learns to name the colour of a picture.
-
 const directory = mkdtempSync(join(tmpdir(), 'troupe-images-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 const file = (name: string): string => join(directory, name);
-
-const COLOURS: Readonly<Record<string, [number, number, number]>> = {
-  r: [220, 40, 40],
-  g: [40, 200, 40],
-  b: [40, 40, 220],
-};
-/** A picture of one colour, darker and lighter by place, of a size of its own. */
-async function picture(colour: string, i: number): Promise<string> {
-  const [height, width] = [24 + ((i * 7) % 19), 24 + ((i * 5) % 23)];
-  const pixels = Buffer.alloc(height * width * 3);
-  for (let p = 0; p < height * width; p++)
-    for (let c = 0; c < 3; c++)
-      pixels[3 * p + c] = (COLOURS[colour]?.[c] as number) + ((p * 13 + i * 29 + c * 7) % 35);
-  const png = await sharp(pixels, { raw: { height, width, channels: 3 } })
-    .png()
-    .toBuffer();
-  return `data:image/png;base64,${png.toString('base64')}`;
-}
-
-async function rows(count: number, first: number): Promise<Record<string, unknown>[]> {
-  return Promise.all(
-    Array.from({ length: count }, async (_, k) => {
-      const colour = 'rgb'[k % 3] as string;
-      return {
-        data_source: 'colours',
-        prompt: [{ role: 'user', content: 'see <image>?' }],
-        images: [await picture(colour, first + k)],
-        reward_model: { style: 'rule', ground_truth: colour },
-        extra_info: { index: k },
-      };
-    }),
-  );
-}
-
-/** The same for supervised fine-tuning. */
-const examples = (all: readonly Record<string, unknown>[]): Record<string, unknown>[] =>
-  all.map(({ prompt, images, reward_model: truth }) => ({
-    prompt,
-    images,
-    response: (truth as { ground_truth: string }).ground_truth,
-  }));
 
 const reward: RewardFunction = ({ response, groundTruth }) => ({
   score: response === groundTruth ? 1 : response in COLOURS ? 0.1 : 0,
@@ -72,8 +27,6 @@ beforeAll(async () => {
   writeVisionModel(visionModel('qwen3_vl_moe').options.model, file('qwen3_vl_moe'));
   writeJsonLines(file('train.jsonl'), await rows(48, 0));
   writeJsonLines(file('val.jsonl'), await rows(30, 1000));
-  writeJsonLines(file('examples.jsonl'), examples(await rows(48, 2000)));
-  writeJsonLines(file('heldout.jsonl'), examples(await rows(12, 3000)));
   const grpo = {
     data: {
       train_files: file('train.jsonl'),
@@ -105,28 +58,6 @@ beforeAll(async () => {
     },
   };
   writeFileSync(file('grpo.yaml'), JSON.stringify(grpo));
-  const sft = {
-    data: {
-      train_files: file('examples.jsonl'),
-      val_files: file('heldout.jsonl'),
-      train_batch_size: 12,
-      max_length: 90,
-      apply_chat_template: true,
-    },
-    model: { path: file('model') },
-    optim: { lr: 0.005, lr_warmup_steps_ratio: 0 },
-    trainer: {
-      device: 'cpu',
-      n_gpus_per_node: 1,
-      num_threads: 1,
-      logger: [],
-      save_freq: -1,
-      test_freq: 20,
-      total_training_steps: 20,
-      default_local_dir: file('sft'),
-    },
-  };
-  writeFileSync(file('sft.yaml'), JSON.stringify(sft));
 });
 
 /** Of the greedy responses: 1 for the colour. */
@@ -354,39 +285,6 @@ test('a mixture of Qwen3-VL is trained with the experts of the rollout, and save
     architectures: ['Qwen3VLMoeForConditionalGeneration'],
     model_type: 'qwen3_vl_moe',
   });
-});
-
-test('SFT learns it from examples', async () => {
-  const trainer = new SftTrainer(loadSftConfig(file('sft.yaml')));
-  const { runDirectory } = await trainer.fit();
-  const losses = readLines(join(runDirectory, 'metrics.jsonl')).flatMap((line) =>
-    typeof line['val/loss'] === 'number' ? [line['val/loss']] : [],
-  );
-  expect(losses.at(-1)).toBeLessThan(0.5);
-});
-
-test('SFT over workers that share matrices and layers, or rows, is that of one', async () => {
-  const configured = (name: string, ...overrides: string[]) =>
-    loadSftConfig(file('sft.yaml'), [
-      'trainer.total_training_steps=3',
-      'trainer.test_freq=3',
-      'optim.lr=1e-4',
-      `trainer.default_local_dir=${file(name)}`,
-      ...overrides,
-    ]);
-  const metrics = async (name: string, ...overrides: string[]) => {
-    const { runDirectory } = await new SftTrainer(configured(name, ...overrides)).fit();
-    return readLines(join(runDirectory, 'metrics.jsonl'));
-  };
-  const megatron = ['engine.strategy=megatron', 'trainer.n_gpus_per_node=4'];
-  const sizes = ['tensor_model_parallel_size=2', 'pipeline_model_parallel_size=2'];
-  const expected = await metrics('sft-one');
-  expect(expected.at(-1)).toHaveProperty('val/loss');
-  expectCloseMetrics(
-    await metrics('sft-four', ...megatron, ...sizes.map((key) => `engine.${key}`)),
-    expected,
-  );
-  expectCloseMetrics(await metrics('sft-rows', ...megatron, 'engine.context_parallel_size=2'), expected);
 });
 
 test.each([

@@ -1,33 +1,21 @@
+// `troupe serve` with a model of random weights, and the clients that people have.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
-import { join, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import OpenAI from 'openai';
-import { Command, type Exit, runCommand } from '../helpers/e2e_process';
-import { modelTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
-
-// `troupe serve` with a model of random weights, and the clients that people have.
+import { Command } from '../helpers/e2e_process';
+import { Workspace } from '../helpers/e2e_workspace';
+import { announced, ask, client as clientOf, OPTIONS, writeServedModel } from '../helpers/serve/served_model';
 
 /** With the official client, where it is installed; it is no part of the project. */
 const PYTHON = process.env['TROUPE_TEST_OPENAI_PYTHON'] ?? 'python3';
-const END_ONCE_TOLD = resolve('test/helpers/end_once_told.cjs');
 const hasPython = spawnSync(PYTHON, ['-c', 'import openai']).status === 0;
 
 let workspace: Workspace;
 let server: Command;
 let url: string;
-
-const OPTIONS = [
-  '--port',
-  '0',
-  '--served-model-name',
-  'tiny',
-  '--tool-parser',
-  'hermes',
-  '--api-key',
-  'secret',
-];
 
 /** Shows tools, calls and results as Hermes does. */
 const TEMPLATE =
@@ -38,20 +26,7 @@ const TEMPLATE =
 
 beforeAll(async () => {
   workspace = await Workspace.create();
-  const module = '../../bench/byte_tokenizer.mjs';
-  const { writeByteTokenizer, VOCABULARY_SIZE, END } = await import(module);
-  const data = Float32Array.from({ length: VOCABULARY_SIZE * 32 }, (_, i) => 0.3 * Math.sin(1 + i * i));
-  // The end is never the likeliest token.
-  data.fill(0, END.id * 32);
-  await writeModel(workspace.file('model'), {
-    config: { vocab_size: VOCABULARY_SIZE, max_position_embeddings: 1024, eos_token_id: END.id },
-    tensors: [
-      { name: 'model.embed_tokens.weight', shape: [VOCABULARY_SIZE, 32], data },
-      ...modelTensors().slice(1),
-    ],
-  });
-  writeByteTokenizer(workspace.file('model'));
-  copyModel('large', { max_position_embeddings: 1_000_000 });
+  await writeServedModel(workspace.file('model'));
   writeFileSync(workspace.file('template.jinja'), TEMPLATE);
   const template = ['--chat-template', workspace.file('template.jinja')];
   server = new Command(['serve', workspace.file('model'), ...OPTIONS, ...template], { endedByFile: true });
@@ -64,29 +39,7 @@ afterAll(async () => {
   expect([code, stderr]).toEqual([0, expect.stringContaining('SIGTERM: ending once what runs is done')]);
 });
 
-/** The model under another name, with these changes of its configuration. */
-function copyModel(name: string, changes: object): void {
-  cpSync(workspace.file('model'), workspace.file(name), { recursive: true });
-  const file = join(workspace.file(name), 'config.json');
-  writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), ...changes }));
-}
-
-/** The URL that the server says when it is ready. */
-async function announced(command: Command): Promise<string> {
-  const found = (): RegExpExecArray | null =>
-    /serving tiny at (\S+)\/v1 \(tools as hermes\)/.exec(command.stderr);
-  await command.until('it was ready', () => found() !== null);
-  return found()?.[1] as string;
-}
-
-const client = (base = url): OpenAI => new OpenAI({ baseURL: `${base}/v1`, apiKey: 'secret', maxRetries: 0 });
-const ask = {
-  model: 'tiny',
-  messages: [{ role: 'user' as const, content: 'hello' }],
-  max_tokens: 24,
-  temperature: 0,
-  seed: 1,
-};
+const client = (): OpenAI => clientOf(url);
 
 test('the openai package: whole, streamed, several choices', async () => {
   const whole = await client().chat.completions.create(ask);
@@ -257,102 +210,6 @@ test('two hundred requests at a time', async () => {
     }),
   );
   expect(new Set(answers).size).toBe(4);
-});
-
-test('a server whose worker dies ends with an error, and its streams with them', async () => {
-  const own = new Command(['serve', workspace.file('model'), ...OPTIONS]);
-  const base = await announced(own);
-  const health = async (): Promise<number> => (await fetch(`${base}/health`)).status;
-  expect(await health()).toBe(200);
-  const stream = await client(base).chat.completions.create({ ...ask, max_tokens: 900, stream: true });
-  const read = async (): Promise<void> => {
-    for await (const _ of stream) for (const pid of own.workers()) process.kill(pid, 'SIGKILL');
-  };
-  await expect(read()).rejects.toThrow(/worker rank 0 died/);
-  const { code, stderr } = await own.exited;
-  expect([code, stderr]).toEqual([
-    1,
-    expect.stringMatching(/troupe: error \(WORKER_DIED\): worker rank 0 died/),
-  ]);
-});
-
-test('a cache that is smaller than the model bounds requests, and serve has the options for it', async () => {
-  // 256 bytes per position: on a machine with less than 10 TB the cache has no room for a million.
-  const share = ['--gpu-memory-utilization', '0.0001'];
-  const own = new Command(['serve', workspace.file('large'), ...OPTIONS, ...share]);
-  const base = await announced(own);
-  const room = (await client(base).models.list()).data[0] as unknown as { max_model_len: number };
-  expect(room.max_model_len).toBeLessThan(1_000_000);
-  expect(own.stderr).toContain(`requests may have ${room.max_model_len} tokens of the model's 1000000`);
-  // As long as it likes.
-  const stream = await client(base).chat.completions.create({ ...ask, max_tokens: null, stream: true });
-  for await (const { choices } of stream) if (choices[0]?.delta.content) break;
-  own.kill('SIGTERM');
-  expect((await own.exited).code).toBe(0);
-
-  const run = (...options: string[]): Promise<Exit> =>
-    runCommand(['serve', workspace.file('large'), ...OPTIONS, ...options]);
-  expect(await run(...share, '--max-model-len', '900000')).toMatchObject({
-    code: 2,
-    stderr: expect.stringMatching(
-      /--max-model-len: expected at most \d+, for which the cache .*got 900000: --gpu-memory-utilization/,
-    ),
-  });
-  expect(await run('--max-model-len', '2000000')).toMatchObject({
-    code: 2,
-    stderr: expect.stringContaining('--max-model-len: expected at most 1000000, the positions of the model'),
-  });
-  expect(await run('--num-speculative-tokens', '-1')).toMatchObject({
-    code: 2,
-    stderr: expect.stringContaining('--num-speculative-tokens: expected an integer from 0 to'),
-  });
-  expect(await run('--gpu-memory-utilization', '1.5')).toMatchObject({
-    code: 2,
-    stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),
-  });
-});
-
-test('asked to end in the moment in which it says that it serves, it ends by itself', async () => {
-  const args = ['--require', END_ONCE_TOLD, resolve('dist/cli.js'), 'serve', workspace.file('model')];
-  const own = spawnSync(process.execPath, [...args, ...OPTIONS], {
-    encoding: 'utf8',
-    env: { ...process.env, TROUPE_TEST_TOLD: 'serving tiny at' },
-  });
-  expect(own.stderr).toContain('SIGTERM: ending once what runs is done; once more leaves at once');
-  expect([own.status, own.signal]).toEqual([0, null]);
-});
-
-test('workers that share every matrix answer as one does', async () => {
-  const answer = async (...options: string[]): Promise<unknown> => {
-    const own = new Command(['serve', workspace.file('model'), ...OPTIONS, ...options]);
-    const base = await announced(own);
-    expect(own.workers()).toHaveLength(options.length === 0 ? 1 : 2);
-    const { choices } = await client(base).chat.completions.create({
-      ...ask,
-      max_tokens: 24,
-      temperature: 0.7,
-      seed: 3,
-    });
-    own.kill('SIGTERM');
-    expect((await own.exited).code).toBe(0);
-    return choices.map(({ message, finish_reason }) => [message.content, finish_reason]);
-  };
-  expect(await answer('--tensor-parallel-size', '2')).toEqual(await answer());
-
-  const refused = (...options: string[]): Promise<Exit> =>
-    runCommand(['serve', workspace.file('model'), ...OPTIONS, ...options]);
-  expect(await refused('--tensor-parallel-size', '2', '--workers', '3')).toMatchObject({
-    code: 2,
-    stderr: expect.stringContaining(
-      '--tensor-parallel-size: expected a divisor of the 3 workers (--workers), got 2',
-    ),
-  });
-  expect(await refused('--tensor-parallel-size', '64')).toMatchObject({
-    code: 2,
-    stderr: expect.stringMatching(
-      /--tensor-parallel-size: expected a divisor of the \d+ attention heads of the model, got 64/,
-    ),
-  });
 });
 
 test('a reader that reads nothing for a while stops nobody, and misses nothing', async () => {
