@@ -2,7 +2,7 @@ import type { RolloutHandle } from '../../../ts/rollout/engine';
 import type { NativeRollout } from '../../../ts/rollout/native/native_rollout';
 import { rolloutOverRanks } from '../../helpers/fake_ranks';
 
-// When turns are made, with which weights and for whom: what test/dist/rollout.test.ts cannot bring about at will.
+// When turns are made, with which weights and for whom: what test/dist/rollout*.test.ts cannot bring about at will.
 
 const submit = (rollout: NativeRollout, maxNewTokens: number, promptIds = [1]): RolloutHandle =>
   rollout.submit({ promptIds, sampling: { maxNewTokens } });
