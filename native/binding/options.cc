@@ -117,7 +117,8 @@ ModelConfig read_model(const Field& dto) {
   model.delta_layers = dto["deltaLayers"].booleans();
   if (const Field vision = dto["vision"]; !vision.is_null()) model.vision = read_vision(vision);
   if (const Field prediction = dto["prediction"]; !prediction.is_null())
-    model.prediction = PredictionConfig{prediction["layers"].count(), prediction["hiddenFirst"].boolean()};
+    model.prediction = PredictionConfig{prediction["layers"].count(), prediction["hiddenFirst"].boolean(),
+                                        prediction["trained"].boolean()};
   return model;
 }
 

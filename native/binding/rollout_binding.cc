@@ -27,6 +27,7 @@ std::vector<T> to_vector(const at::Tensor& tensor) {
 DraftOptions read_draft_options(const Field& dto) {
   if (dto.is_null()) return {};
   return {.num_tokens = dto["numTokens"].count(),
+          .predicts = dto["predicts"].boolean(),
           .min_match = dto["minMatch"].count(),
           .max_match = dto["maxMatch"].count(),
           .max_sequences = dto["maxSequences"].count(),

@@ -100,6 +100,7 @@ RolloutOptions read_limits(const Field& dto) {
   limits.tensor_parallel = dto["tensorParallel"].count();
   limits.quantization = read_quantization(dto["quantization"]);
   limits.routed_experts = dto["routedExperts"].boolean();
+  if (dto["predicts"].boolean()) limits.drafts = {.num_tokens = 1, .predicts = true};
   return limits;
 }
 

@@ -31,9 +31,13 @@ std::unique_ptr<Communicator> neighbours(const EngineOptions& options, Communica
   return comm;
 }
 
-// Layers that predict further tokens take no part in a generation.
-ModelConfig without_predictions(ModelConfig model) {
-  model.prediction.reset();
+// Of the layers that predict further tokens a generation has the first, or none.
+ModelConfig decoding_model(ModelConfig model, bool predicts) {
+  if (!predicts) {
+    model.prediction.reset();
+  } else if (model.prediction) {
+    model.prediction->layers = 1;
+  }
   return model;
 }
 
@@ -49,14 +53,13 @@ void cut(const at::Tensor& whole, const Parameter& part) {
 
 }  // namespace
 
-DecodingCopy::DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp)
+DecodingCopy::DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp, bool predicts)
     : comm_(neighbours(options, world, tp)),
-      store_(decoder_layout(without_predictions(options.model), options.lora,
-                            {.tp = tp, .tp_rank = comm_->rank()}),
-             options.device, options.dtype),
+      model_(decoding_model(options.model, predicts)),
+      store_(decoder_layout(model_, options.lora, {.tp = tp, .tp_rank = comm_->rank()}), options.device,
+             options.dtype),
       exchange_(*comm_, /*sequence_parallel=*/false),
-      decoder_(without_predictions(options.model), store_, options.device, options.dtype, nullptr, nullptr,
-               std::nullopt, &exchange_) {}
+      decoder_(model_, store_, options.device, options.dtype, nullptr, nullptr, std::nullopt, &exchange_) {}
 
 void DecodingCopy::reserve() {
   for (ParameterGroup& group : store_.groups()) {
@@ -66,9 +69,10 @@ void DecodingCopy::reserve() {
 }
 
 void DecodingCopy::fill(const ParameterStore& source, Sharding& sharding) {
-  std::vector<size_t> groups;  // but for those of layers that predict further tokens
+  std::vector<size_t> groups;
+  const int64_t layers = model_.num_layers + model_.prediction_layers();
   for (size_t group = 0; group < source.groups().size(); ++group) {
-    if (source.groups()[group].layer.value_or(0) < decoder_.config().num_layers) groups.push_back(group);
+    if (source.groups()[group].layer.value_or(0) < layers) groups.push_back(group);
   }
   for (size_t i = 0; i < groups.size(); ++i) {
     const size_t group = groups[i];

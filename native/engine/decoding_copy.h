@@ -17,11 +17,13 @@ namespace troupe {
 // block at a time; a generation that gathered all of them would need room for the whole model on each rank.
 class DecodingCopy {
  public:
-  // Every rank of `world` at the same time. kInvalidArgument where tp does not divide the ranks, or the model
-  // (validate()), or training cuts or spreads the model itself.
-  DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp);
+  // Every rank of `world` at the same time. predicts: with the first layer that predicts further tokens.
+  // kInvalidArgument where tp does not divide the ranks, or the model (validate()), or training cuts or
+  // spreads the model itself.
+  DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp, bool predicts);
 
   int64_t tp() const { return comm_->size(); }
+  bool predicts() const { return decoder_.predicts(); }
   // Takes the memory.
   void reserve();
   // With the weights that `source` has now, group by group: of no more than two is there a whole on a rank.
@@ -36,6 +38,7 @@ class DecodingCopy {
 
  private:
   std::unique_ptr<Communicator> comm_;
+  ModelConfig model_;
   ParameterStore store_;
   Exchange exchange_;
   Transformer decoder_;

@@ -47,8 +47,7 @@ struct EngineOptions {
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained
-  // Of a model that holds layers that predict further tokens (ModelConfig::prediction): every update trains
-  // them.
+  // Of a model that trains layers that predict further tokens (ModelConfig::prediction): every update does.
   PredictionOptions prediction;
   uint64_t seed = 0;        // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;  // 0: leave LibTorch's choice

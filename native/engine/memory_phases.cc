@@ -102,7 +102,7 @@ ModelConfig largest_stage(const EngineOptions& options, const RolloutOptions& li
   validate(options.model, part);
   ModelConfig model = own_heads(options.model, part);
   const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
-  const MixerLayers most = most_layers(model, parts, options.pipeline.stages);
+  const MixerLayers most = most_layers(model, parts, options.pipeline.stages, limits.predicts());
   return with_layers(std::move(model), most);
 }
 

@@ -60,12 +60,13 @@ const EngineOptions& checked(const EngineOptions& options) {
   }
   if (options.model.prediction) {
     require(
-        dims.cp == 1 && options.ulysses == 1, ErrorCode::kInvalidArgument,
+        !options.model.prediction->trained || (dims.cp == 1 && options.ulysses == 1),
+        ErrorCode::kInvalidArgument,
         "[parallel] layers that predict further tokens read the rows of whole sequences: expected neither "
         "cp nor ulysses, whose ranks share the rows of micro-batches, got cp ",
         dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
     require(!options.lora, ErrorCode::kInvalidArgument,
-            "[engine] layers that predict further tokens are trained with the whole model: expected no "
+            "[engine] layers that predict further tokens are there with the whole model alone: expected no "
             "adapters beside them");
   }
   if (options.optim) validate(options.optim->schedule);

@@ -164,7 +164,7 @@ class RankEngine final : public Engine {
   // at the same time.
   void join_routed_experts(std::vector<RolloutOutput>& outputs);
   // Of these ranks, so many that decode together, from open_rollout() on.
-  void decode_over(int64_t tensor_parallel);
+  void decode_over(int64_t tensor_parallel, bool predicts);
   Transformer& decoder() { return copy_ ? copy_->decoder() : transformer_; }
   // The communicators of the ranks that decode together: all of them make the same calls.
   std::vector<Communicator*> decoding_axes() const;

@@ -18,7 +18,7 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   const bool serves = rollout_ && (rollout_->stats().running > 0 || rollout_->stats().waiting > 0);
   require(!serves, ErrorCode::kInvalidArgument,
           "[rollout] this engine has a rollout already, which has requests: expected one per engine");
-  decode_over(options.tensor_parallel);
+  decode_over(options.tensor_parallel, options.predicts());
   rollout_.reset();
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
@@ -32,15 +32,18 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   return rollout_->stats();
 }
 
-void RankEngine::decode_over(int64_t tensor_parallel) {
+void RankEngine::decode_over(int64_t tensor_parallel, bool predicts) {
   require(tensor_parallel >= 1, ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel >= 1, got ",
           tensor_parallel);
-  if (tensor_parallel == (copy_ ? copy_->tp() : 1)) return;
+  if (!copy_ && tensor_parallel == 1) return;
   if (copy_) {
-    fail(ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel ", copy_->tp(), " again, got ",
-         tensor_parallel);
+    if (copy_->tp() == tensor_parallel && copy_->predicts() == predicts) return;
+    const auto said = [](bool drafts) { return drafts ? ", drafting" : ", not drafting"; };
+    fail(ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel ", copy_->tp(),
+         said(copy_->predicts()), " by the layers for further tokens, as before, got ", tensor_parallel,
+         said(predicts));
   }
-  auto copy = std::make_unique<DecodingCopy>(options_, *mesh_.world(), tensor_parallel);
+  auto copy = std::make_unique<DecodingCopy>(options_, *mesh_.world(), tensor_parallel, predicts);
   const std::lock_guard<std::mutex> lock(abort_mutex_);  // abort() is called from another thread
   copy_ = std::move(copy);
   if (aborted_) copy_->comm().abort(abort_reason_);
@@ -59,6 +62,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
           "[rollout] expected open_rollout before begin_rollout");
   prepare();
   stop_decoding();
+  const bool predicts = rollout_->options().predicts();
   try {
     // A rank that has no room for it says so before the others gather anything for it.
     if (copy_) copy_->reserve();
@@ -67,9 +71,9 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
       copy_->fill(store_, sharding_);
       sharding_.release_all();
     } else {
-      sharding_.acquire_all("generate", options_.model.num_layers);
+      sharding_.acquire_all("generate", options_.model.num_layers + (predicts ? 1 : 0));
     }
-    decoder().begin_decoding(rollout_->options().quantization);
+    decoder().begin_decoding(rollout_->options().quantization, predicts);
   } catch (...) {
     if (copy_) copy_->release();
     throw;

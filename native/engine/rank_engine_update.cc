@@ -64,7 +64,7 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
     require(coef == 0 || counts_routers(), ErrorCode::kInvalidArgument, "[update] router_", name,
             "_loss_coef ", coef, ": expected 0 for a model without experts");
   }
-  const bool predicts = options_.model.prediction.has_value();
+  const bool predicts = options_.model.trains_predictions();
   require(!predicts || tokens.images.all.empty(), ErrorCode::kInvalidArgument,
           "[update] layers that predict further tokens are trained on text: expected a batch without images, "
           "got ",

@@ -39,10 +39,10 @@ class Decoder {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  // The most of each kind that any rank of the pipeline has.
-  virtual MixerLayers most_layers() const {
+  // The most of each kind that any rank of the pipeline has. predicts: with the layer for further tokens.
+  virtual MixerLayers most_layers(bool predicts) const {
     const int64_t delta = config().delta_layers_of_all();
-    return {config().num_layers - delta, delta};
+    return {config().num_layers - delta + (predicts ? 1 : 0), delta};
   }
   // Called before every layer of the decoder, whichever rank computes it: moves x [n, H] from the rank of the
   // layer before to that of this one, where they differ.
@@ -55,7 +55,9 @@ class Decoder {
   // Before the first and after the last step of a generation, during which no weight changes: room for a form
   // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the
   // layers' weights, and of the head where ops::multiplies_codes; kInvalidArgument for mixtures of experts.
-  virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
+  // predicts: the layer for further tokens takes part.
+  virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone,
+                              bool predicts = false) {}
   virtual void end_decoding() {}
   // Before a step whose rows turn by positions below `positions`. rows [3, n] int32 on the CPU: the times,
   // rows and columns that they turn by (batch/images.h), in place of the positions that attention_inputs() is
@@ -89,6 +91,22 @@ class Decoder {
   virtual std::vector<int64_t> vocabulary_parts() const { return {0, config().vocab_size}; }
   // Final norm and LM head: logits [n, V] float32, before the final soft cap and any temperature.
   virtual void logits(const at::Tensor& x, const at::Tensor& logits) = 0;
+
+  // ---- the first layer that predicts further tokens (ModelConfig::prediction), layer num_layers ----
+  // Whether this rank computes it: in a pipeline that of the last stage does. attention_inputs(),
+  // block_output() and prediction_inputs() are then of it, too.
+  virtual bool predicts() const { return false; }
+  // What the layer's block takes, x [n, H], of tokens [n] int32 at positions [n], each behind the row of
+  // `before` [n, H]: that is the output of the last block, or with `again` that of this layer's own block,
+  // from which it predicts one token further.
+  virtual void prediction_inputs(const at::Tensor& tokens, const at::Tensor& positions,
+                                 const at::Tensor& before, bool again, const at::Tensor& x) {
+    fail(ErrorCode::kInternal, "[rollout] this decoder has no layer for further tokens");
+  }
+  // As logits(), of the output of its block.
+  virtual void prediction_logits(const at::Tensor& y, const at::Tensor& logits) {
+    fail(ErrorCode::kInternal, "[rollout] this decoder has no layer for further tokens");
+  }
 };
 
 }  // namespace troupe

@@ -33,8 +33,7 @@ class DecoderLayout {
     } else if (!c_.tied_embeddings) {
       add_matrix("head.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     }
-    for (int64_t layer = 0; layer < c_.prediction_layers(); ++layer)
-      add_prediction_layer(c_.num_layers + layer);
+    if (c_.prediction) add_prediction_layers();
     if (c_.vision) add_vision(*c_.vision);
     return std::move(all_);
   }
@@ -248,6 +247,13 @@ class DecoderLayout {
     if (c_.post_norms) add_norm(prefix + "mlp_post_norm", own_rows);
   }
 
+  void add_prediction_layers() {
+    DecoderLayout layers(c_, frozen_ || !c_.prediction->trained, part_);
+    layers.all_ = std::move(all_);
+    for (int64_t layer = 0; layer < c_.prediction_layers(); ++layer)
+      layers.add_prediction_layer(c_.num_layers + layer);
+    all_ = std::move(layers.all_);
+  }
   // Rows are projected where they lie between matrices that ranks share.
   void add_prediction_layer(int64_t layer) {
     add_layer(layer);

@@ -65,6 +65,7 @@ struct PredictionConfig {
   int64_t layers = 1;
   bool hidden_first =
       false;  // columns of the projection: those of the row, then of the token; else the token's first
+  bool trained = true;  // otherwise they stay as they are: a rollout drafts with them
 };
 
 // The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5; Qwen2.5-VL, arXiv:2502.13923,
@@ -174,6 +175,7 @@ struct ModelConfig {
   bool causal = true;
 
   int64_t prediction_layers() const { return prediction ? prediction->layers : 0; }
+  bool trains_predictions() const { return prediction && prediction->trained; }
   // Behind those of the decoder: one that predicts a further token.
   bool is_prediction_layer(int64_t layer) const { return layer >= num_layers; }
   int64_t sliding_window(int64_t layer) const {

@@ -26,6 +26,24 @@ PredictionLayer::PredictionLayer(const ParameterStore& store, const ModelConfig&
       in_(store, name_of(layer, "in")),
       hidden_first_(config.prediction->hidden_first) {}
 
+at::Tensor PredictionLayer::joined(const at::Tensor& tokens, const at::Tensor& hidden,
+                                   const NormStats& token_stats, const NormStats& hidden_stats) const {
+  const at::Tensor token_rows = norm_rows(token_norm_, tokens, token_stats);
+  const at::Tensor hidden_rows = norm_rows(hidden_norm_, hidden, hidden_stats);
+  return hidden_first_ ? at::cat({hidden_rows, token_rows}, 1) : at::cat({token_rows, hidden_rows}, 1);
+}
+
+void PredictionLayer::block_inputs(const at::Tensor& tokens, const at::Tensor& hidden, int64_t row_tile,
+                                   const Linear::Packed& weight, const at::Tensor& x) const {
+  const at::Tensor rows = joined(tokens, hidden, {}, {});
+  for_each_row_tile(
+      x.size(0), row_tile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        in_.forward(rows.narrow(0, begin, end - begin), x.narrow(0, begin, end - begin), weight);
+      },
+      weight.packed());
+}
+
 at::Tensor PredictionLayer::forward(const at::Tensor& tokens, const at::Tensor& hidden,
                                     const RowContext& rows, PredictionSaved& saved) const {
   const int64_t count = hidden.size(0);
@@ -33,10 +51,7 @@ at::Tensor PredictionLayer::forward(const at::Tensor& tokens, const at::Tensor& 
   saved.hidden = hidden;
   saved.token_norm = NormStats::make(token_norm_, count);
   saved.hidden_norm = NormStats::make(hidden_norm_, count);
-  const at::Tensor token_rows = norm_rows(token_norm_, tokens, saved.token_norm);
-  const at::Tensor hidden_rows = norm_rows(hidden_norm_, hidden, saved.hidden_norm);
-  saved.joined =
-      hidden_first_ ? at::cat({hidden_rows, token_rows}, 1) : at::cat({token_rows, hidden_rows}, 1);
+  saved.joined = joined(tokens, hidden, saved.token_norm, saved.hidden_norm);
   const at::Tensor x = at::empty_like(hidden);
   const Linear::Packed weight = in_.pack_forward();
   for_each_row_tile(count, rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {

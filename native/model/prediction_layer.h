@@ -35,6 +35,11 @@ class PredictionLayer {
   // y [n, H] before the last norm, from tokens and hidden [n, H].
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& hidden, const RowContext& rows,
                      PredictionSaved& saved) const;
+  // A generation takes the layer apart, as it does any other: this is what the block takes, x [n, H].
+  void block_inputs(const at::Tensor& tokens, const at::Tensor& hidden, int64_t row_tile,
+                    const Linear::Packed& weight, const at::Tensor& x) const;
+  Linear::Packed pack_inputs(ops::Quantization quantization) const { return in_.pack_forward(quantization); }
+  const Norm& norm() const { return norm_; }
   // Of all rows, [T, H].
   at::Tensor last_norm(const at::Tensor& y, PredictionSaved& saved) const;
 
@@ -47,6 +52,10 @@ class PredictionLayer {
   InputGradients backward(const at::Tensor& dy, const RowContext& rows, PredictionSaved& saved) const;
 
  private:
+  // Both norms' outputs side by side.
+  at::Tensor joined(const at::Tensor& tokens, const at::Tensor& hidden, const NormStats& token_stats,
+                    const NormStats& hidden_stats) const;
+
   Block block_;
   Norm token_norm_, hidden_norm_, norm_;
   Linear in_;

@@ -88,6 +88,7 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   const bool again = head == nullptr || predicts;
   if (again) head_groups_.insert(head_groups_.begin(), embed.group);
   embeds_again_ = again && range.embedding;
+  trains_predictions_ = config.trains_predictions();
   for (int64_t layer = config.num_layers; layer < config.num_layers + config.prediction_layers(); ++layer) {
     predictions_.emplace_back(store, config, layer, part);
     for (const size_t group : store.groups_of_layer(layer)) prediction_groups_.push_back(group);
@@ -225,7 +226,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
       },
       [&] {
         if (exchange_ != nullptr) y = exchange_->gather(y, {"forward", "outputs"});
-        if (pass.training && !predictions_.empty()) pass.outputs = y;
+        if (pass.training && trains_predictions_) pass.outputs = y;
         y = hidden_states(*packed, y, pass);
       });
   if (orders_.record != nullptr) orders_.record->keep(*packed, rows.routers.record);
@@ -273,7 +274,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
   in_backward_order(
       pass,
       [&] {
-        const at::Tensor further = predictions_.empty() ? at::Tensor() : predictions_backward(pass);
+        const at::Tensor further = trains_predictions_ ? predictions_backward(pass) : at::Tensor();
         dx = hidden_states_backward(dx, further, pass);
       },
       [&](size_t layer) {

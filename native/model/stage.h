@@ -133,9 +133,11 @@ class Stage {
   }
   // Layer range().first + i of the decoder.
   const std::vector<Block>& blocks() const { return blocks_; }
+  // The first layer that predicts further tokens; null: the stage has none.
+  const PredictionLayer* prediction() const { return predictions_.empty() ? nullptr : &predictions_.front(); }
 
   // tokens [n], positions [n] -> x [n, H], or of the rows that this rank has by `exchange`, which is that of
-  // the stage or the same ranks with whole rows. Of a stage with embeddings.
+  // the stage or the same ranks with whole rows. Of a stage with embeddings, or prediction layers.
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
              const char* phase, const at::Tensor& x) const;
   // Of a stage with embeddings of a model that reads images; null: of any other.
@@ -214,6 +216,7 @@ class Stage {
   std::vector<size_t> embedding_groups_, head_groups_;
   bool embeds_again_ = false;  // a tied head, or a prediction layer, uses the embeddings of this stage, too
   std::vector<PredictionLayer> predictions_;
+  bool trains_predictions_ = false;
   std::vector<size_t> prediction_groups_;
 };
 

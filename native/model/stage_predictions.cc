@@ -86,7 +86,7 @@ at::Tensor Stage::predictions_backward(StagePass& pass) {
 }
 
 void Stage::predictions_without_rows() {
-  if (predictions_.empty()) return;
+  if (!trains_predictions_) return;
   Lease weights = lease(prediction_groups_, "backward", Lease::Of::kBoth);
   std::vector<RowContext> rows(predictions_.size());
   std::vector<BlockSaved> saved(predictions_.size());

@@ -19,13 +19,15 @@ PipelinePlace whole(const ModelConfig& config) {
 
 }  // namespace
 
-MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages) {
+MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages,
+                        bool predicts) {
   std::vector<MixerLayers> layers(static_cast<size_t>(stages));
   MixerLayers most;
   for (size_t part = 0; part < parts.size(); ++part) {
     MixerLayers& here = layers[part % layers.size()];
     for (int64_t layer = parts[part].first; layer < parts[part].last; ++layer)
       ++(config.is_delta_layer(layer) ? here.delta : here.attention);
+    if (predicts && part + 1 == parts.size()) ++here.attention;
     most = {std::max(most.attention, here.attention), std::max(most.delta, here.delta)};
   }
   return most;
@@ -62,7 +64,19 @@ Transformer::Place Transformer::find(int64_t layer) const {
     const StageRange& range = stages_[stage].range();
     if (range.has(layer)) return {stage, static_cast<size_t>(layer - range.first)};
   }
+  if (layer == config_.num_layers && predicts()) return {stages_.size() - 1, stages_.back().blocks().size()};
   fail(ErrorCode::kInternal, "[model] layer ", layer, " is not on this rank");
+}
+
+const Block& Transformer::block_at(const Place& place) const {
+  const Stage& stage = stages_[place.stage];
+  return place.block < stage.blocks().size() ? stage.blocks()[place.block] : stage.prediction()->block();
+}
+
+const Block::PackedWeights* Transformer::packed_at(const Place& place) const {
+  if (decode_weights_.empty()) return nullptr;
+  const std::vector<Block::PackedWeights>& stage = decode_weights_[place.stage];
+  return place.block < stage.size() ? &stage[place.block] : nullptr;
 }
 
 std::vector<int64_t> Transformer::own_layers() const {
@@ -73,8 +87,8 @@ std::vector<int64_t> Transformer::own_layers() const {
   return layers;
 }
 
-MixerLayers Transformer::most_layers() const {
-  return troupe::most_layers(config_, place_.parts, place_.stages());
+MixerLayers Transformer::most_layers(bool predicts) const {
+  return troupe::most_layers(config_, place_.parts, place_.stages(), predicts);
 }
 
 int64_t Transformer::decode_row_tile() const {
@@ -90,7 +104,7 @@ int64_t Transformer::decode_tile(int64_t rows, bool spreads) const {
   return enough || (spreads && rows <= kRowTile) ? kRowTile : kDecodeRowTile;
 }
 
-void Transformer::begin_decoding(ops::Quantization quantization) {
+void Transformer::begin_decoding(ops::Quantization quantization, bool predicts) {
   const bool quantized = quantization != ops::Quantization::kNone;
   require(!quantized || !config_.moe, ErrorCode::kInvalidArgument,
           "[rollout] quantized weights of mixtures of experts are not there: expected quantization off for "
@@ -106,6 +120,11 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
   for (size_t stage = 0; stage < weights.size(); ++stage) {
     for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack(quantization));
+  }
+  const PredictionLayer* const prediction = predicts && has_head() ? stages_.back().prediction() : nullptr;
+  if (prediction != nullptr && !weights.empty()) {
+    weights.back().push_back(prediction->block().pack(quantization));
+    decode_prediction_ = prediction->pack_inputs(quantization);
   }
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
     const at::Tensor& head = stages_.back().head_weight();
@@ -127,14 +146,19 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
     if (before != nullptr) before->precede(matrix);
     before = &matrix;
   };
-  for (std::vector<Block::PackedWeights>& stage : decode_weights_) {
-    for (Block::PackedWeights& block : stage) {
-      for (Linear::Packed& linear : block.qkv) chain(linear.weight);
-      for (Linear::Packed* linear : {&block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
-        chain(linear->weight);
-    }
+  const auto chain_block = [&](Block::PackedWeights& block) {
+    for (Linear::Packed& linear : block.qkv) chain(linear.weight);
+    for (Linear::Packed* linear : {&block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
+      chain(linear->weight);
+  };
+  for (size_t stage = 0; stage < decode_weights_.size(); ++stage) {
+    for (size_t block = 0; block < stages_[stage].blocks().size(); ++block)
+      chain_block(decode_weights_[stage][block]);
   }
   chain(decode_head_);
+  if (!decode_prediction_.defined()) return;
+  chain(decode_prediction_.weight);
+  chain_block(decode_weights_.back().back());
 }
 
 bool Transformer::everywhere(bool here) const {
@@ -147,6 +171,7 @@ bool Transformer::everywhere(bool here) const {
 void Transformer::end_decoding() {
   decode_weights_.clear();
   decode_packs_ = false;
+  decode_prediction_ = {};
   decode_head_ = {};
   decode_float_head_.reset();
 }
@@ -197,36 +222,32 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
                                    const at::Tensor& qkv) {
   const Place at = find(layer);
   Stage& stage = stages_[at.stage];
-  stage.blocks()[at.block].attention_inputs(
-      x,
-      step_rows_.defined() ? decoding_rows(x.size(0), step_rows_, step_turns_)
-                           : decoding_rows(x.size(0), positions, stage.rotary(0)),
-      qkv, nullptr,
-      decode_weights_.empty() ? QkvProjection::Packed{} : decode_weights_[at.stage][at.block].qkv);
+  const Block::PackedWeights* const packed = packed_at(at);
+  block_at(at).attention_inputs(x,
+                                step_rows_.defined() ? decoding_rows(x.size(0), step_rows_, step_turns_)
+                                                     : decoding_rows(x.size(0), positions, stage.rotary(0)),
+                                qkv, nullptr, packed != nullptr ? packed->qkv : QkvProjection::Packed{});
 }
 
 at::Tensor Transformer::attention_sinks(int64_t layer) const {
-  const Place at = find(layer);
-  return stages_[at.stage].blocks()[at.block].attention_sinks();
+  return block_at(find(layer)).attention_sinks();
 }
 
 const GatedDeltaNet* Transformer::delta_net(int64_t layer) const {
-  const Place at = find(layer);
-  return stages_[at.stage].blocks()[at.block].delta_net();
+  return block_at(find(layer)).delta_net();
 }
 
 at::Tensor Transformer::gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {
-  const Place at = find(layer);
-  return stages_[at.stage].blocks()[at.block].gate_heads(attn, qkv, kDecodeRowTile, nullptr);
+  return block_at(find(layer)).gate_heads(attn, qkv, kDecodeRowTile, nullptr);
 }
 
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                                const at::Tensor& out) {
   const Place at = find(layer);
-  const Block& block = stages_[at.stage].blocks()[at.block];
-  block.output_and_mlp(
-      x, block.values_of(attn), decoding_rows(x.size(0), {}, {}), out, nullptr,
-      decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[at.stage][at.block].output);
+  const Block& block = block_at(at);
+  const Block::PackedWeights* const packed = packed_at(at);
+  block.output_and_mlp(x, block.values_of(attn), decoding_rows(x.size(0), {}, {}), out, nullptr,
+                       packed != nullptr ? packed->output : Block::OutputWeights{});
 }
 
 std::vector<int64_t> Transformer::vocabulary_parts() const {
@@ -237,11 +258,35 @@ void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
   const Range range("logits");
   require(config_.head == HeadKind::kLm, ErrorCode::kInvalidArgument,
           "[generate] expected a causal LM, got a value model");
-  if (has_head()) own_logits(x, logits);
+  logits_of(has_head() ? &stages_.back().final_norm() : nullptr, x, logits);
+}
+
+bool Transformer::predicts() const {
+  return has_head() && stages_.back().prediction() != nullptr;
+}
+
+void Transformer::prediction_inputs(const at::Tensor& tokens, const at::Tensor& positions,
+                                    const at::Tensor& before, bool again, const at::Tensor& x) {
+  const Stage& stage = stages_.back();
+  const PredictionLayer& layer = *stage.prediction();
+  const at::Tensor embedded = at::empty_like(before);
+  stage.embed(tokens, positions, decoding_exchange(), "generate", embedded);
+  const at::Tensor hidden = norm_rows(again ? layer.norm() : stage.final_norm(), before, {});
+  const int64_t tile = decode_tile(x.size(0), /*spreads=*/true);
+  layer.block_inputs(embedded, hidden, tile, decode_prediction_, x);
+}
+
+void Transformer::prediction_logits(const at::Tensor& y, const at::Tensor& logits) {
+  const Range range("prediction_logits");
+  logits_of(predicts() ? &stages_.back().prediction()->norm() : nullptr, y, logits);
+}
+
+void Transformer::logits_of(const Norm* norm, const at::Tensor& x, const at::Tensor& logits) {
+  if (norm != nullptr) own_logits(*norm, x, logits);
   if (place_.stages() > 1) place_.pp->broadcast(logits, place_.stages() - 1, {"generate", "logits"});
 }
 
-void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) const {
+void Transformer::own_logits(const Norm& norm, const at::Tensor& x, const at::Tensor& logits) const {
   const Stage& last = stages_.back();
   const at::Tensor hidden = at::empty_like(x);
   // Without begin_decoding() every call converts the head.
@@ -256,7 +301,7 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
       x.size(0), decode_tile(x.size(0), /*spreads=*/true), device_,
       [&](int64_t begin, int64_t end) {
         const at::Tensor tile = hidden.narrow(0, begin, end - begin);
-        norm_forward(last.final_norm(), x.narrow(0, begin, end - begin), tile, {});
+        norm_forward(norm, x.narrow(0, begin, end - begin), tile, {});
         if (own == 0) return;
         at::Tensor out = part.narrow(0, begin, end - begin).narrow(1, 0, own);
         if (decode_head_.packed()) {

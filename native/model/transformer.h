@@ -20,8 +20,10 @@ struct PipelinePlace {
   int64_t stage() const { return pp != nullptr ? pp->rank() : 0; }
 };
 
-// The most layers of each kind that a stage of a pipeline with these parts has.
-MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages);
+// The most layers of each kind that a stage of a pipeline with these parts has. predicts: the last one has
+// the layer for further tokens, too.
+MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages,
+                        bool predicts);
 
 // A decoder as a generation sees it, over the stages that this rank has. In a pipeline all ranks make the
 // same calls: a row passes through the stages one after another, and all of them get the logits of the last.
@@ -51,9 +53,10 @@ class Transformer final : public Decoder {
   void watch_routers(const RouterOrders& orders);
 
   std::vector<int64_t> own_layers() const override;
-  MixerLayers most_layers() const override;
+  MixerLayers most_layers(bool predicts) const override;
   int64_t decode_row_tile() const override;
-  void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) override;
+  void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone,
+                      bool predicts = false) override;
   void end_decoding() override;
   void begin_step(int64_t positions, const at::Tensor& rows) override;
   ImageFeatures image_features(const std::vector<Image>& images) override;
@@ -69,18 +72,28 @@ class Transformer final : public Decoder {
   void record_experts(const at::Tensor& rows) override { routed_ = rows; }
   std::vector<int64_t> vocabulary_parts() const override;
   void logits(const at::Tensor& x, const at::Tensor& logits) override;
+  bool predicts() const override;
+  void prediction_inputs(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& before,
+                         bool again, const at::Tensor& x) override;
+  void prediction_logits(const at::Tensor& y, const at::Tensor& logits) override;
 
  private:
-  // Where a layer of this rank lies; kInternal for one of another rank.
+  // Where a layer of this rank lies: that for further tokens behind the blocks of its stage. kInternal for
+  // one of another rank.
   struct Place {
     size_t stage, block;
   };
   Place find(int64_t layer) const;
+  const Block& block_at(const Place& place) const;
+  // Of a generation; null: none are packed.
+  const Block::PackedWeights* packed_at(const Place& place) const;
   // Rows per tile of a step. spreads: a tile that is alone has work for all threads.
   int64_t decode_tile(int64_t rows, bool spreads) const;
   // Whether `here` is true on all stages of the pipeline: they must decode with tiles of one size.
   bool everywhere(bool here) const;
-  void own_logits(const at::Tensor& x, const at::Tensor& logits) const;
+  // Of x behind this norm, on all ranks of the pipeline.
+  void logits_of(const Norm* norm, const at::Tensor& x, const at::Tensor& logits);
+  void own_logits(const Norm& norm, const at::Tensor& x, const at::Tensor& logits) const;
   const Exchange* decoding_exchange() const { return whole_rows_ ? &*whole_rows_ : nullptr; }
   // Of `count` rows of a step.
   RowContext decoding_rows(int64_t count, const at::Tensor& positions, const RotaryTables& rotary) const;
@@ -99,7 +112,8 @@ class Transformer final : public Decoder {
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
-  at::Tensor routed_;  // see record_experts
+  Linear::Packed decode_prediction_;  // of the projection of a layer for further tokens that takes part
+  at::Tensor routed_;                 // see record_experts
   // Of a step whose rows turn by several positions: a table of them, and their numbers.
   RotaryTables step_turns_;
   at::Tensor step_rows_;

@@ -77,17 +77,18 @@ Drafter::Drafter(const DraftOptions& options) : options_(options) {
           options.max_sequences);
   require(options.remembered_tokens >= 0, kBad, "[rollout] expected history_tokens >= 0 but got ",
           options.remembered_tokens);
-  rates_.resize(static_cast<size_t>(options.max_match));
+  rates_.resize(
+      static_cast<size_t>(options.predicts ? std::max<int64_t>(options.num_tokens, 1) : options.max_match));
 }
 
 void Drafter::begin(Sequence& sequence) {
-  if (options_.num_tokens == 0) return;
+  if (!looks_up()) return;
   sequence.family = family_of(sequence.request);
   families_[sequence.family].running.push_back(&sequence);
 }
 
 void Drafter::end(const Sequence& sequence) {
-  if (options_.num_tokens == 0) return;
+  if (!looks_up()) return;
   Family& family = families_.at(sequence.family);
   std::erase(family.running, &sequence);
   const int64_t before = std::min(sequence.prompt_length(), options_.max_match);
@@ -111,7 +112,7 @@ void Drafter::forget_oldest() {
 }
 
 size_t Drafter::rate_of(const Guess& guess, int64_t at) const {
-  return static_cast<size_t>(std::min(guess.match + at, options_.max_match) - 1);
+  return std::min(static_cast<size_t>(guess.match + at), rates_.size()) - 1;
 }
 
 int64_t Drafter::worth(const Guess& guess, int64_t sequences) const {
@@ -124,6 +125,12 @@ int64_t Drafter::worth(const Guess& guess, int64_t sequences) const {
   return static_cast<int64_t>(guess.tokens.size());
 }
 
+int64_t Drafter::depth(int64_t sequences) const {
+  if (!options_.predicts) return options_.num_tokens;
+  const Guess longest{1, std::vector<int32_t>(static_cast<size_t>(options_.num_tokens))};
+  return std::min(worth(longest, sequences) + 1, options_.num_tokens);
+}
+
 void Drafter::guessed(const Guess& guess, int64_t at, bool right) {
   Rate& rate = rates_[rate_of(guess, at)];
   rate.all += 1;
@@ -134,6 +141,11 @@ void Drafter::guessed(const Guess& guess, int64_t at, bool right) {
 Guess Drafter::guess(const Sequence& sequence, int64_t count) const {
   count = std::min(count, options_.num_tokens);
   if (count <= 0) return {};
+  if (options_.predicts) {
+    const std::vector<int32_t>& tokens = sequence.predicted;
+    const auto most = std::min(count, static_cast<int64_t>(tokens.size()));
+    return {1, {tokens.begin(), tokens.begin() + most}};
+  }
   Match best;
   int64_t left = kMostSearched;
   // Of a text that is longer, its last part.

@@ -276,6 +276,20 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
   row_slots = places[1];
 }
 
+std::vector<RowRun> StepRows::parts_with(const std::vector<int64_t>& rows) const {
+  std::vector<RowRun> parts;
+  auto run = runs_.begin();
+  for (const int64_t row : rows) {
+    while (row >= run->row + run->count) ++run;
+    if (!parts.empty() && parts.back().pages == run->pages && parts.back().row + parts.back().count == row) {
+      ++parts.back().count;
+    } else {
+      parts.push_back({row, run->position + row - run->row, 1, run->pages});
+    }
+  }
+  return parts;
+}
+
 void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
                      const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out,
                      const std::vector<RowRun>* wanted) {

@@ -77,6 +77,7 @@ struct RolloutOutput {
 // Speculative decoding (rollout/drafter.h). It changes no token.
 struct DraftOptions {
   int64_t num_tokens = 0;                        // guessed per sequence and step at most; 0: none
+  bool predicts = false;                         // by the model's own layer; otherwise by looking up
   int64_t min_match = 2, max_match = 8;          // of a sequence's last tokens, those that are looked up
   int64_t max_sequences = 16;                    // where more decode at the same time nothing is guessed
   int64_t remembered_tokens = int64_t{1} << 22;  // of responses that have ended
@@ -103,6 +104,9 @@ struct RolloutOptions {
   int64_t tensor_parallel = 1;
   // Of the layers' weights. It does change tokens.
   ops::Quantization quantization = ops::Quantization::kNone;
+
+  // Whether the model's layer for further tokens takes part.
+  bool predicts() const { return drafts.num_tokens > 0 && drafts.predicts; }
 };
 
 struct RolloutStats {

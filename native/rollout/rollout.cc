@@ -39,6 +39,9 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   require(options.drafts.num_tokens == 0 || !config.delta, kBad,
           "[rollout] the states of this model's linear attention cannot take a draft back: expected no "
           "speculative decoding for this model");
+  require(!options.predicts() || config.prediction, kBad,
+          "[rollout] the model's layers that predict further tokens are not there to draft with: expected an "
+          "engine that holds them (mtp), or another method of speculative decoding");
   if (options.max_positions == 0) options.max_positions = config.max_positions;
   require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
           "[rollout] expected max_model_len from 1 to the model's ", config.max_positions,
@@ -49,12 +52,14 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
 // Stages of a pipeline must make the same plans: all have as many pages and slots as the one with most
 // layers.
 CacheSizes sizes_of(const RolloutOptions& options, const Decoder& decoder) {
-  return cache_sizes(options, with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
+  return cache_sizes(options, with_layers(decoder.config(), decoder.most_layers(options.predicts())),
+                     decoder.dtype());
 }
 
 // The model with the layers of this rank alone.
-ModelConfig cached_part(const Decoder& decoder) {
+ModelConfig cached_part(const Decoder& decoder, bool predicts) {
   MixerLayers own;
+  if (predicts && decoder.predicts()) ++own.attention;
   for (const int64_t layer : decoder.own_layers())
     ++(decoder.config().is_delta_layer(layer) ? own.delta : own.attention);
   return with_layers(decoder.config(), own);
@@ -72,12 +77,13 @@ Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
     : decoder_(decoder),
       options_(checked(options, decoder)),
       sizes_(sizes_of(options_, decoder)),
-      cache_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.pages),
-      states_(cached_part(decoder), decoder.dtype(), decoder.device(), sizes_.slots),
+      cache_(cached_part(decoder, options_.predicts()), decoder.dtype(), decoder.device(), sizes_.pages),
+      states_(cached_part(decoder, options_.predicts()), decoder.dtype(), decoder.device(), sizes_.slots),
       pool_(cache_.num_pages()),
       scheduler_(limits_of(options_, sizes_), pool_),
       runner_(decoder, cache_, states_) {
   if (options_.routed_experts) routing_.emplace(routing_shape(decoder.config()));
+  if (options_.predicts()) predictor_.emplace(decoder, cache_);
 }
 
 void Rollout::copy_page(int64_t from, int64_t to) {
@@ -177,7 +183,7 @@ bool Rollout::step() {
         copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
     }
     uses = uses_of(plan);
-    hidden = runner_.run(plan, uses.rows, routing_ ? &*routing_ : nullptr);
+    hidden = runner_.run(plan, uses.rows, routing_ ? &*routing_ : nullptr, predictor_.has_value());
     for (const PlannedRun& run : plan.runs) {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
       for (const Sequence* copy : run.copies) {
@@ -194,7 +200,8 @@ bool Rollout::step() {
   }
   // What fails from here on leaves keys and values that are right, and sequences that are never planned
   // again: they are to be aborted.
-  choose(hidden, uses.list);
+  choose(hidden, uses);
+  if (predictor_) predict(uses.followed);
   ++totals_.steps;
   totals_.computed_tokens += plan.rows;
   for (const PlannedRun& run : plan.runs) {
@@ -207,9 +214,16 @@ bool Rollout::step() {
 Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
   Uses uses;
   const auto add = [&](int64_t row, const LogitsUse& of, int64_t position = 0,
-                       const PlannedRun* run = nullptr) {
+                       const PlannedRun* run = nullptr, int64_t followed = -1) {
     if (uses.rows.empty() || uses.rows.back() != row) uses.rows.push_back(row);
-    uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position, run});
+    uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position, run, followed});
+  };
+  const auto follow = [&](const Sequence& sequence, const PlannedRun& run, int64_t row) -> int64_t {
+    if (!predictor_) return -1;
+    std::optional<FollowedRows> rows = followed_rows(sequence, run, row);
+    if (!rows) return -1;
+    uses.followed.push_back(std::move(*rows));
+    return static_cast<int64_t>(uses.followed.size()) - 1;
   };
   int64_t row = 0;
   for (const PlannedRun& run : plan.runs) {
@@ -219,43 +233,60 @@ Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
       for (int64_t i = first; i < std::min(end, sequence.prompt_length() - 1); ++i)
         add(row + i - first, {&sequence, sequence.tokens[static_cast<size_t>(i + 1)]}, i + 1);
     }
+    const int64_t own = follow(sequence, run, row);
     row += run.count;
     if (sequence.remaining() > run.count) continue;
-    for (int64_t i = 0; i <= run.drafted; ++i) add(row - 1 - run.drafted + i, {&sequence, -1, i}, 0, &run);
-    for (Sequence* copy : run.copies) add(row - 1, {copy, -1});
+    for (int64_t i = 0; i <= run.drafted; ++i)
+      add(row - 1 - run.drafted + i, {&sequence, -1, i}, 0, &run, own);
+    for (Sequence* copy : run.copies)
+      add(row - 1, {copy, -1}, 0, nullptr, follow(*copy, run, row - run.count));
   }
   return uses;
 }
 
-void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
-  const Range range("choose_tokens");
+Choices Rollout::choices_of(const at::Tensor& hidden, const std::vector<int64_t>& rows,
+                            const std::vector<LogitsUse>& uses, bool ahead) {
   const ModelConfig& config = decoder_.config();
   const int64_t tile = decoder_.decode_row_tile();
   const int64_t row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
   const int64_t chunk = std::max<int64_t>(options_.logits_bytes / row_bytes / tile, 1) * tile;
-  std::vector<LogitsUse> wanted;
-  for (const Use& use : uses) wanted.push_back(use.of);
   const AllocateFor head(MemoryPart::kHead);
   const auto logits_of = [&](const std::vector<int64_t>& which) {
-    const at::Tensor rows = at::zeros({round_up(static_cast<int64_t>(which.size()), tile)}, at::kLong);
+    const at::Tensor index = at::zeros({round_up(static_cast<int64_t>(which.size()), tile)}, at::kLong);
     for (size_t i = 0; i < which.size(); ++i)
-      rows.data_ptr<int64_t>()[i] = uses[static_cast<size_t>(which[i])].row;
+      index.data_ptr<int64_t>()[i] = rows[static_cast<size_t>(which[i])];
     const at::Tensor logits =
-        at::empty({rows.size(0), config.vocab_size}, hidden.options().dtype(at::kFloat));
-    decoder_.logits(hidden.index_select(0, upload(rows, hidden.device())), logits);
+        at::empty({index.size(0), config.vocab_size}, hidden.options().dtype(at::kFloat));
+    const at::Tensor x = hidden.index_select(0, upload(index, hidden.device()));
+    if (ahead) {
+      decoder_.prediction_logits(x, logits);
+    } else {
+      decoder_.logits(x, logits);
+    }
     return logits;
   };
-  const Choices choices = choose_tokens(
-      logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, wanted);
+  return choose_tokens(logits_of, chunk,
+                       {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, uses);
+}
+
+void Rollout::choose(const at::Tensor& hidden, Uses& uses) {
+  const Range range("choose_tokens");
+  std::vector<LogitsUse> wanted;
+  std::vector<int64_t> rows;
+  for (const Use& use : uses.list) {
+    wanted.push_back(use.of);
+    rows.push_back(use.row);
+  }
+  const Choices choices = choices_of(hidden, rows, wanted, /*ahead=*/false);
   totals_.host_choices += choices.on_host;
   const Sequence* done = nullptr;  // perhaps gone; what follows of it in the list is of no use
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const Use& use = uses[i];
+  for (size_t i = 0; i < uses.list.size(); ++i) {
+    const Use& use = uses.list[i];
     Sequence* sequence = use.of.sequence;
     if (sequence == done) continue;
     const Chosen& own = choices.chosen[i];
     if (use.of.target < 0) {
-      if (!take(use, own)) done = sequence;
+      if (!take(use, own, uses.followed)) done = sequence;
       continue;
     }
     if (!own.sampled.finite) {
@@ -269,8 +300,13 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
   }
 }
 
-bool Rollout::take(const Use& use, const Chosen& chosen) {
+bool Rollout::take(const Use& use, const Chosen& chosen, std::vector<FollowedRows>& followed) {
   const auto at = static_cast<size_t>(use.of.ahead);
+  if (use.followed >= 0 && chosen.sampled.finite) {
+    FollowedRows& rows = followed[static_cast<size_t>(use.followed)];
+    rows.next.push_back(chosen.sampled.token);
+    rows.sampled = true;
+  }
   bool right = false;
   if (chosen.sampled.finite && use.run != nullptr && at < use.run->guess.tokens.size()) {
     right = use.run->guess.tokens[at] == chosen.sampled.token;
@@ -300,6 +336,7 @@ bool Rollout::append(Sequence& sequence, const Chosen& chosen) {
   RolloutOutput& output = sequence.output;
   sequence.tokens.push_back(token);
   sequence.has_mask = false;
+  sequence.predicted.clear();
   if (s.penalises()) ++sequence.seen[token];
   output.tokens.push_back(token);
   output.log_probs.push_back(chosen.sampled.log_prob);

@@ -16,6 +16,7 @@
 #include "rollout/state_cache.h"
 #include "rollout/step_runner.h"
 #include "rollout/token_chooser.h"
+#include "rollout/token_predictor.h"
 
 namespace troupe {
 
@@ -56,18 +57,26 @@ class Rollout {
     LogitsUse of;
     int64_t position;
     const PlannedRun* run;  // of the sequence whose token is sampled; null: of a copy, or none is sampled
+    int64_t followed = -1;  // of Uses::followed: its rows, which the token follows; -1: none
   };
   struct Uses {
     std::vector<Use> list;
-    std::vector<int64_t> rows;  // of the step, ascending, whose logits are used
+    std::vector<int64_t> rows;           // of the step, ascending, whose logits are used
+    std::vector<FollowedRows> followed;  // where the model's own layer drafts: all rows of the step
   };
   void check(const RolloutRequest& request) const;
   std::vector<ImageSpan> images_of(const RolloutRequest& request) const;
   // Of the step that is about to run.
   Uses uses_of(const StepPlan& plan) const;
-  void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
+  // The token of use i from row rows[i] of `hidden`, the output of the last block, or with `ahead` that of
+  // the layer for further tokens.
+  Choices choices_of(const at::Tensor& hidden, const std::vector<int64_t>& rows,
+                     const std::vector<LogitsUse>& uses, bool ahead);
+  void choose(const at::Tensor& hidden, Uses& uses);
   // Whether the sequence goes on with the next row of its run, whose token has been guessed right.
-  bool take(const Use& use, const Chosen& chosen);
+  bool take(const Use& use, const Chosen& chosen, std::vector<FollowedRows>& followed);
+  // What comes next, by the model's own layer (rollout_predictions.cc).
+  void predict(const std::vector<FollowedRows>& followed);
   void copy_page(int64_t from, int64_t to);
   // False: it has ended.
   bool append(Sequence& sequence, const Chosen& chosen);
@@ -83,6 +92,7 @@ class Rollout {
   PagePool pool_;
   Scheduler scheduler_;
   StepRunner runner_;
+  std::optional<TokenPredictor> predictor_;  // of a rollout that drafts by it
   int64_t version_ = 0;
   RolloutStats totals_;
 };

@@ -165,17 +165,21 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   return true;
 }
 
+int64_t Scheduler::guess_room(const Sequence& sequence) const {
+  const RequestSampling& sampling = sequence.request.sampling;
+  // What changes logits follows from the tokens before, which a draft only guesses.
+  if (sampling.changes_logits() || !drafter_.drafts(running())) return 0;
+  // The last token of a response is never fed to the model.
+  return std::min(sampling.max_new_tokens - sequence.response_length() - 1, drafter_.depth(running()));
+}
+
 // Rows behind that of a sequence that decodes, for what may follow its next token. Room that others could
 // have is not taken for them: they may turn out to be for nothing.
 void Scheduler::add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan) {
   Sequence& sequence = *run.sequence;
-  const RequestSampling& sampling = sequence.request.sampling;
-  // What changes logits follows from the tokens before, which a draft only guesses. Copies sample from the
-  // last row.
-  if (run.count != 1 || sequence.remaining() != 1 || sampling.changes_logits() || !run.copies.empty()) return;
-  // The last token of a response is never fed to the model.
-  const int64_t left = sampling.max_new_tokens - sequence.response_length() - 1;
-  run.guess = drafter_.guess(sequence, left);
+  // Copies sample from the last row.
+  if (run.count != 1 || sequence.remaining() != 1 || !run.copies.empty()) return;
+  run.guess = drafter_.guess(sequence, guess_room(sequence));
   int64_t rows = std::min(budget, drafter_.worth(run.guess, running()));
   while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(sequence.length() + rows)) {
     const int32_t page = pool_.available() > running() ? pool_.take() : -1;

@@ -50,6 +50,8 @@ class Scheduler {
   void drop() { pool_.clear_index(); }
   // The sequence has got the token that its draft had next, whose keys and values are therefore in its pages.
   void accept(Sequence& sequence) { ++sequence.computed; }
+  // How many tokens a guess may be worth while, of a sequence that decodes; 0: none.
+  int64_t guess_room(const Sequence& sequence) const;
   // The token of a guess at this place has been sampled, or another one; those before it have.
   void guessed(const Guess& guess, int64_t at, bool right) { drafter_.guessed(guess, at, right); }
   // Ends a sequence, whose output has the reason.

@@ -32,10 +32,11 @@ struct Sequence {
     uint64_t chain;  // of the pages up to there, once they are in the index
   };
   std::vector<Mark> marks;
-  uint64_t family = 0;     // of its prompt, of a rollout that drafts (rollout/drafter.h)
-  bool looked_up = false;  // the prompt, in the index
-  bool running = false;    // admitted
-  bool planned = false;    // for the step that is being planned
+  uint64_t family = 0;             // of its prompt, of a rollout that drafts (rollout/drafter.h)
+  std::vector<int32_t> predicted;  // the next tokens, as the model's own layer guesses them
+  bool looked_up = false;          // the prompt, in the index
+  bool running = false;            // admitted
+  bool planned = false;            // for the step that is being planned
   RolloutOutput output;
   std::vector<uint32_t> mask;  // of the next token
   bool has_mask = false;

@@ -4,32 +4,16 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/parallel.h"
 #include "base/range.h"
 #include "base/upload.h"
 #include "rollout/step_images.h"
+#include "rollout/step_layer.h"
 
 namespace troupe {
-namespace {
-
-// The parts of `runs` that have these rows.
-std::vector<RowRun> parts_with(const std::vector<RowRun>& runs, const std::vector<int64_t>& rows) {
-  std::vector<RowRun> parts;
-  auto run = runs.begin();
-  for (const int64_t row : rows) {
-    while (row >= run->row + run->count) ++run;
-    if (!parts.empty() && parts.back().pages == run->pages && parts.back().row + parts.back().count == row) {
-      ++parts.back().count;
-    } else {
-      parts.push_back({row, run->position + row - run->row, 1, run->pages});
-    }
-  }
-  return parts;
-}
-
-}  // namespace
 
 StepRunner::StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states)
     : decoder_(decoder), cache_(cache), states_(states) {
@@ -52,7 +36,8 @@ void StepRunner::reserve(int64_t rows) {
   positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
 }
 
-at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing) {
+at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing,
+                           bool whole) {
   const ModelConfig& config = decoder_.config();
   const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
   reserve(padded);
@@ -89,21 +74,11 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
   const ImageRows image_rows = images.rows();
   image_rows.place(x);
-  ops::AttentionSpec spec{.num_heads = config.num_heads,
-                          .num_kv_heads = config.num_kv_heads,
-                          .head_dim = config.head_dim,
-                          .scale = config.attention_scale,
-                          .softcap = config.attention_softcap};
   const at::Tensor choices = routing != nullptr ? routing->rows(padded, decoder_.device()) : at::Tensor();
   decoder_.record_experts(choices);
-  const bool all = static_cast<int64_t>(wanted.size()) == plan.rows;
-  at::Tensor chosen, output;  // of the rows, and those of them that are wanted
-  if (!all) {
-    chosen =
-        at::zeros({round_up(static_cast<int64_t>(wanted.size()), decoder_.decode_row_tile())}, at::kLong);
-    std::copy(wanted.begin(), wanted.end(), chosen.data_ptr<int64_t>());
-    chosen = upload(chosen, decoder_.device());
-  }
+  std::optional<WantedRows> some;  // not all
+  if (static_cast<int64_t>(wanted.size()) != plan.rows) some.emplace(decoder_, wanted);
+  at::Tensor output;  // of these
   const std::vector<int64_t> own = decoder_.own_layers();
   int64_t cached = 0, kept = 0;  // places of the next of them in the caches of pages and of states
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -113,42 +88,31 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     if (next == own.size() || own[next] != layer) continue;
     const at::Tensor qkv = rows_of(qkv_, config.mixer_inputs(layer));
     const at::Tensor attention = rows_of(attention_, config.mixer_outputs(layer));
-    const bool partial = !all && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
-    if (const GatedDeltaNet* delta = decoder_.delta_net(layer)) {
-      decoder_.attention_inputs(layer, x, at_positions, qkv);
-      delta->step(qkv, state_runs, snapshots, states_.layer(kept++), attention);
-      if (!partial) {
-        decoder_.block_output(layer, x, attention, x);
-        image_rows.add(layer, x);
-        continue;
-      }
-      output = x.index_select(0, chosen);
-      if (!wanted.empty()) decoder_.block_output(layer, output, attention.index_select(0, chosen), output);
-      continue;
-    }
-    spec.window = config.sliding_window(layer);
-    spec.sinks = decoder_.attention_sinks(layer);
+    const bool partial =
+        some && !whole && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
+    const GatedDeltaNet* const delta = decoder_.delta_net(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
+    if (delta != nullptr) {
+      delta->step(qkv, state_runs, snapshots, states_.layer(kept++), attention);
+    } else {
+      std::vector<RowRun> parts;
+      if (partial) parts = step.parts_with(wanted);
+      paged_attention(attention_spec(decoder_, layer), cache_, cached++, step, qkv, attention,
+                      partial ? &parts : nullptr);
+    }
+    const bool gates = delta == nullptr && config.attention_gate;
     if (partial) {
-      const std::vector<RowRun> parts = parts_with(step.runs(), wanted);
-      paged_attention(spec, cache_, cached++, step, qkv, attention, &parts);
-      output = x.index_select(0, chosen);
-      if (!wanted.empty()) {
-        const at::Tensor attn = attention.index_select(0, chosen);
-        const at::Tensor gated =
-            config.attention_gate ? decoder_.gate_heads(layer, attn, qkv.index_select(0, chosen)) : attn;
-        decoder_.block_output(layer, output, gated, output);
-      }
+      output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor());
       continue;
     }
-    paged_attention(spec, cache_, cached++, step, qkv, attention);
-    decoder_.block_output(layer, x, decoder_.gate_heads(layer, attention, qkv), x);
+    decoder_.block_output(layer, x, gates ? decoder_.gate_heads(layer, attention, qkv) : attention, x);
     image_rows.add(layer, x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});
+  rows_ = x;
   if (output.defined()) return output;
-  return all ? x : x.index_select(0, chosen);
+  return some ? some->of(x) : x;
 }
 
 }  // namespace troupe

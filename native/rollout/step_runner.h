@@ -25,10 +25,13 @@ class StepRunner {
   // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others the
   // last layer's keys and values are what a step is for, so that its attention and MLP leave them out (but
   // experts see all rows: they are counted, recorded, and shared by ranks that must all come).
-  // routing: where the choices of experts are recorded; null: nowhere.
-  at::Tensor run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing = nullptr);
+  // routing: where the choices of experts are recorded; null: nowhere. whole: the last layer computes all
+  // rows, for rows().
+  at::Tensor run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing, bool whole);
+  // The last block's output in all rows of the step [padded, H]; valid until the next call.
+  const at::Tensor& rows() const { return rows_; }
 
-  void release_memory() { x_ = qkv_ = attention_ = at::Tensor(); }
+  void release_memory() { x_ = rows_ = qkv_ = attention_ = at::Tensor(); }
 
  private:
   void reserve(int64_t rows);
@@ -37,7 +40,7 @@ class StepRunner {
   const KvCache& cache_;
   const StateCache& states_;
   int64_t inputs_ = 0, outputs_ = 0;  // columns of the widest mixer
-  at::Tensor x_;                      // [rows, H]
+  at::Tensor x_, rows_;               // [rows, H], and those of the step
   at::Tensor qkv_, attention_;        // [rows * inputs], [rows * outputs]: each layer's rows from the start
   at::Tensor tokens_, positions_;     // [rows] int32, on the CPU
 };

@@ -1,8 +1,7 @@
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { Batch } from '../../ts/batch/batch';
 import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { loadConfig } from '../../ts/config/config';
 import { ResourcePools } from '../../ts/controller/resource_pools';
@@ -11,21 +10,12 @@ import type { EngineOptions } from '../../ts/engine/engine_options';
 import { exportCheckpoint } from '../../ts/export/export_checkpoint';
 import { PoolRollout } from '../../ts/trainer/pool_rollout';
 import { CONFORMANCE } from '../helpers/conformance';
-import { writeSafetensors } from '../helpers/e2e_workspace';
+import { MTP_FIXTURES, mtpBatch, mtpModel, readJson, weightsIn } from '../helpers/mtp_models';
 import { floats, readSafetensors } from '../helpers/safetensors';
 import { smallEngine } from '../helpers/sharded';
 import { MINIMAL, writeConfig } from '../unit/config/write_config';
 
 // Layers that predict further tokens (MTP), trained with the model: against what make_models.py of the fixtures computed.
-
-const FIXTURES = path.join(__dirname, '..', 'fixtures', 'mtp');
-const COUNTS: Readonly<Record<string, Record<string, number>>> = {
-  mimo: { num_nextn_predict_layers: 1 },
-  glm4_moe: { num_nextn_predict_layers: 1 },
-  deepseek_v3: { num_nextn_predict_layers: 1 },
-  qwen3_next: {},
-  qwen3_5: { mtp_num_hidden_layers: 1 },
-};
 
 let dir: string;
 beforeEach(() => {
@@ -33,36 +23,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
-
-/** The family's small model with its layer. */
-function modelOf(family: string, changes: Record<string, unknown> = {}): string {
-  const model = path.join(dir, `${family}-model`);
-  cpSync(path.join(CONFORMANCE, 'models', family, 'actor'), model, { recursive: true });
-  const config = path.join(model, 'config.json');
-  writeFileSync(config, JSON.stringify({ ...json(config), ...COUNTS[family], ...changes }));
-  const files = [path.join(model, 'model.safetensors'), path.join(FIXTURES, family, 'layers.safetensors')];
-  const tensors = files.flatMap((file) => Object.entries(readSafetensors(file)));
-  writeSafetensors(
-    files[0] as string,
-    tensors.map(([name, { shape, data }]) => ({ name, shape, data: data as Float32Array })),
-  );
-  return model;
-}
-
-function batchOf(): Batch {
-  const { prompts, responses, masks } = json(path.join(FIXTURES, 'batch.json'));
-  return Batch.fromSequences(prompts, responses, { responseMask: masks.flat() });
-}
-
-/** Of one file or several. */
-const weightsIn = (at: string): ReturnType<typeof readSafetensors> =>
-  Object.assign(
-    {},
-    ...readdirSync(at)
-      .filter((name) => name.endsWith('.safetensors'))
-      .map((name) => readSafetensors(path.join(at, name))),
-  );
+const modelOf = (family: string): string => mtpModel(dir, family);
 
 /** With this epsilon a step is the gradient over 1 + its size. */
 const EPS = 1;
@@ -79,7 +40,7 @@ test.each([
 ] as [string, Partial<EngineOptions>][])(
   '%s has the losses and gradients of transformers, %j',
   async (family, o) => {
-    const expected = json(path.join(FIXTURES, family, 'expected.json'));
+    const expected = readJson(path.join(MTP_FIXTURES, family, 'expected.json'));
     const model = modelOf(family);
     const strategy = o.parallel === undefined ? {} : { strategy: 'megatron' as const };
     const actor = await Actor.create({
@@ -91,7 +52,7 @@ test.each([
       mtp: { lossScalingFactor: expected.coef },
     });
     try {
-      const metrics = await actor.updateSft(batchOf());
+      const metrics = await actor.updateSft(mtpBatch());
       expect(metrics['actor/mtp_losses/mtp_1_loss']).toBeCloseTo(expected.further, 5);
       expect(metrics['actor/loss']).toBeCloseTo(expected.loss, 5);
       await actor.saveModel(path.join(dir, 'saved'), { dtype: 'float32' });
@@ -101,7 +62,7 @@ test.each([
     const before = weightsIn(model);
     const after = weightsIn(path.join(dir, 'saved'));
     expect(Object.keys(after).sort()).toEqual(Object.keys(before).sort());
-    const gradients = readSafetensors(path.join(FIXTURES, family, 'expected.safetensors'));
+    const gradients = readSafetensors(path.join(MTP_FIXTURES, family, 'expected.safetensors'));
     let checked = 0;
     for (const name of Object.keys(gradients)) {
       if (!(name in before)) continue; // a tied head
@@ -121,7 +82,7 @@ test('detached layers alone learn from their loss', async () => {
   const model = modelOf('mimo');
   const saved = async (name: string, mtp?: EngineOptions['mtp']) => {
     const actor = await Actor.create({ ...smallEngine, model, optim, ...(mtp === undefined ? {} : { mtp }) });
-    await actor.updateSft(batchOf());
+    await actor.updateSft(mtpBatch());
     await actor.saveModel(path.join(dir, name), { dtype: 'float32' });
     await actor.close();
     return weightsIn(path.join(dir, name));
@@ -142,13 +103,13 @@ test('checkpoints hold them, their moments, and the copies that published files 
   const o = { ...smallEngine, model, mtp: {} };
   const at = (name: string): string => path.join(dir, name);
   const first = await Actor.create(o);
-  await first.updateSft(batchOf());
+  await first.updateSft(mtpBatch());
   await first.saveCheckpoint(at('checkpoint'));
-  const expected = await first.updateSft(batchOf());
+  const expected = await first.updateSft(mtpBatch());
   await first.close();
   const again = await Actor.create({ ...o, worldSize: 2, strategy: 'megatron', parallel: { tp: 2 } });
   await again.loadCheckpoint(at('checkpoint'));
-  const metrics = await again.updateSft(batchOf());
+  const metrics = await again.updateSft(mtpBatch());
   // Engines that generate take the decoder alone.
   expect(again.exportWeights().tensors.some(({ name }) => name.startsWith('model.layers.3.'))).toBe(false);
   await again.close();
@@ -166,7 +127,7 @@ test('checkpoints hold them, their moments, and the copies that published files 
   }
   // Where they are not trained they stay beside the model.
   expect(loadModelDirectory(at('exported'), 'lm').predictionLayers.size).toBeGreaterThan(20);
-  expect(loadModelDirectory(at('exported'), 'lm', { trainsPredictions: true }).predictionLayers.size).toBe(0);
+  expect(loadModelDirectory(at('exported'), 'lm', { predictions: 'trained' }).predictionLayers.size).toBe(0);
 });
 
 test('a checkpoint of other layers that learn is refused with what to do', async () => {
@@ -206,11 +167,11 @@ test('workers that do nothing but generate have the decoder alone, and the weigh
     const pool = await PoolRollout.create(config, actor, pools.group('rollout'), { freeCacheEngine: false });
     expect(pool.generating.engine.model.config.prediction).toBeNull();
     const difference = async (): Promise<number> => {
-      const of = async (engine: Actor) => (await engine.computeLogProb(batchOf())).logProbs;
+      const of = async (engine: Actor) => (await engine.computeLogProb(mtpBatch())).logProbs;
       const [own, others] = [await of(actor), await of(pool.generating)];
       return Math.max(...Array.from(own, (value, i) => Math.abs(value - (others[i] as number))));
     };
-    await actor.updateSft(batchOf());
+    await actor.updateSft(mtpBatch());
     expect(await difference()).toBeGreaterThan(1e-3);
     await pool.sync(1);
     expect(await difference()).toBeLessThan(1e-5);
@@ -220,7 +181,7 @@ test('workers that do nothing but generate have the decoder alone, and the weigh
 });
 
 test('policies learn further tokens of every response, also of those without an advantage', async () => {
-  const base = batchOf();
+  const base = mtpBatch();
   const zeros = new Float32Array(base.numResponseTokens);
   const actor = await Actor.create({ ...smallEngine, model: modelOf('mimo'), mtp: {} });
   const { logProbs } = await actor.computeLogProb(base);

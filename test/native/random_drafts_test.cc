@@ -54,7 +54,7 @@ class Play {
     RolloutOptions plain;
     plain.routed_experts = options.routed_experts;
     Rollout alone(model_.transformer, plain);
-    model_.transformer.begin_decoding();
+    model_.transformer.begin_decoding(options.quantization, options.predicts());
     for (int64_t i = 0; i < count; ++i) {
       requests_.push_back(draw(static_cast<uint64_t>(i)));
       alone.submit(requests_.back());
@@ -147,20 +147,20 @@ class Play {
   std::set<uint64_t> live_;
 };
 
-}  // namespace
-
-TEST(random_requests_say_what_each_of_them_says_alone) {
+// By looking up, or by the model's own layer.
+void play(bool predicts, uint64_t seed, int64_t least_accepted) {
   int64_t accepted = 0, preempted = 0;
-  uint64_t seed = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const char* variant : {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent"}) {
       ModelConfig config = long_model(variant);
       if (config.sliding_windows.size() > 0) config.sliding_windows[0] = 20;
+      if (predicts) config.prediction = PredictionConfig{1, false};
       SmallModel model(config, {}, type);
       std::mt19937_64 random(++seed);
       const auto below = [&](uint64_t count) { return static_cast<int64_t>(random() % count); };
       RolloutOptions options;
       options.drafts.num_tokens = 1 + below(12);
+      options.drafts.predicts = predicts;
       options.drafts.min_match = 1 + below(2);
       options.drafts.remembered_tokens = below(3) == 0 ? below(100) : 4096;
       options.drafts.max_sequences = below(3) == 0 ? 3 : 1000;
@@ -169,13 +169,25 @@ TEST(random_requests_say_what_each_of_them_says_alone) {
       options.chunked_prefill = below(3) > 0;
       options.prefix_caching = below(4) > 0;
       options.routed_experts = config.moe.has_value();
-      options.kv_cache_bytes = (5 + below(12)) * KvCache::page_bytes(config, type);
+      ModelConfig cached = config;
+      cached.num_layers += predicts;
+      options.kv_cache_bytes = (5 + below(12)) * KvCache::page_bytes(cached, type);
       const RolloutStats stats = Play(model, seed).run(40, options);
       accepted += stats.accepted_tokens;
       preempted += stats.preemptions;
     }
   }
-  CHECK(accepted > 500 && preempted > 0);
+  CHECK(accepted > least_accepted && preempted > 0);
+}
+
+}  // namespace
+
+TEST(random_requests_say_what_each_of_them_says_alone) {
+  play(/*predicts=*/false, 0, 500);
+}
+
+TEST(random_requests_say_it_where_the_layer_for_further_tokens_drafts) {
+  play(/*predicts=*/true, 100, 20);
 }
 
 TEST_MAIN()

@@ -250,7 +250,7 @@ export class Actor extends TrainedModel {
       return this.updateMetrics(b, epochs, started, records);
     }
     // Further tokens have a loss in every sequence.
-    const hasGradient = this.engine.model.config.prediction === null ? gradientSequences(b, loss) : null;
+    const hasGradient = this.engine.predictions === 'trained' ? null : gradientSequences(b, loss);
     const shards = planUpdate(
       policyColumns(b, loss, replayExperts),
       miniSizes,

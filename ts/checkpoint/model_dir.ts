@@ -6,7 +6,12 @@ import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { readImageProcessor } from '../model/image_processor';
-import { isPredictionLayer, predictionCopies, withPredictions } from '../model/prediction_layers';
+import {
+  isPredictionLayer,
+  type PredictionUse,
+  predictionCopies,
+  withPredictions,
+} from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { hasFirstNames, publishedName, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
@@ -31,9 +36,9 @@ export interface LoadedModel {
   files: NativeTensorFile[];
   /** Where the tensors lie, by Hugging Face name. */
   stored: ReadonlyMap<string, StoredTensor>;
-  /** Of a causal LM: layers that predict further tokens (MTP) and are no part of what is trained. They are saved beside it as they are. */
+  /** Of a causal LM: layers that predict further tokens (MTP) and are no part of the engine. They are saved beside it as they are. */
   predictionLayers: ReadonlyMap<string, StoredTensor>;
-  /** Of such layers that are trained: tensors of the files that are equal to another one, and are saved again as that is. */
+  /** Of such layers that are a part of it: tensors of the files that are equal to another one, and are saved again as that is. */
   copies: TensorMapping[];
   /** What each tensor of both is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
   dtypes: Map<string, FloatDtype>;
@@ -51,8 +56,8 @@ export interface ModelReading {
   maxPositionEmbeddings?: number | null;
   /** With the tower for images, where the language model is a model of its own (Qwen3.5) and is read alone otherwise. */
   readsImages?: boolean;
-  /** With the layers that predict further tokens as a part of it. */
-  trainsPredictions?: boolean;
+  /** With the layers that predict further tokens as a part of it; null: without. */
+  predictions?: PredictionUse | null;
 }
 
 /**
@@ -62,21 +67,21 @@ export interface ModelReading {
 export function loadModelDirectory(
   dir: string,
   head: Head,
-  { maxPositionEmbeddings = null, readsImages = false, trainsPredictions = false }: ModelReading = {},
+  { maxPositionEmbeddings = null, readsImages = false, predictions = null }: ModelReading = {},
 ): LoadedModel {
   const configFile = configOf(dir);
   const text = readText(configFile);
   const whole = parseObject(text, configFile);
   const read = withPositions(textPart(whole, readsImages), maxPositionEmbeddings, configFile);
   const { native, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
-  const config = trainsPredictions ? withPredictions(native, read, configFile) : native;
+  const config = predictions === null ? native : withPredictions(native, read, configFile, predictions);
   const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(whole, readsImages));
   if (ownHead) config.tiedEmbeddings = false;
   if (config.vision !== null) withPixels(config.vision, dir);
   if (config.prediction !== null && ![...stored.keys()].some((hf) => isPredictionLayer(config, hf)))
     throw new TroupeError(
       'INVALID_MODEL',
-      `[model] ${dir} holds none of the layers that predict further tokens, which transformers leaves out where it saves a model: expected the files as they were published, to train them (mtp.enable_train), or false`,
+      `[model] ${dir} holds none of the layers that predict further tokens, which transformers leaves out where it saves a model: expected the files as they were published, to train them (mtp.enable_train) or to draft with them (speculative_config.method mtp)`,
     );
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);

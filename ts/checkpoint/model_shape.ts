@@ -41,9 +41,10 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
     ]);
     return { config, dtypes: new Map(inFiles) };
   }
-  const { maxPositionEmbeddings = null, readsImages = false, trainsPredictions = false } = reading;
+  const { maxPositionEmbeddings = null, readsImages = false, predictions = null } = reading;
   const part = textPart(parseObject(readText(file), file), readsImages);
   const raw = withPositions(part, maxPositionEmbeddings, file);
   const { native } = resolveModelConfig(raw, head, file, readsImages);
-  return { config: trainsPredictions ? withPredictions(native, raw, file) : native, dtypes: null };
+  const config = predictions === null ? native : withPredictions(native, raw, file, predictions);
+  return { config, dtypes: null };
 }

@@ -11,6 +11,7 @@ import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { hasImageProcessor, readImageProcessor } from '../model/image_processor';
 import { tensorProblem } from '../model/tensor_parts';
 import type { RolloutEngine } from '../rollout/engine';
+import type { SpeculativeConfig } from '../rollout/native/speculative_options';
 import type { ServedModel } from '../serve/call/served_model';
 import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
 import { ModelServer, type ModelServerOptions } from '../serve/model_server';
@@ -38,6 +39,8 @@ export interface ServeOptions {
   gpuMemoryUtilization: number | null;
   /** Drafted per request and step; 0: none. */
   numSpeculativeTokens: number;
+  /** Where drafts come from. */
+  speculativeMethod: SpeculativeConfig['method'];
   /** null: images are read where the model has a tower for them. */
   readImages: boolean | null;
   /** `maxBodyBytes` null: there is room for text, or for images where they are read. */
@@ -57,7 +60,7 @@ export async function serve(
   say: (line: string) => void = (line) => process.stderr.write(`troupe: ${line}\n`),
 ): Promise<number> {
   const { model: directory } = options;
-  const { readsImages, config, eosTokenIds } = servedDirectory(directory, options.readImages);
+  const { readsImages, config, eosTokenIds } = servedDirectory(directory, options);
   const { chatTemplate, maxModelLen, gpuMemoryUtilization, numSpeculativeTokens, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
@@ -80,6 +83,7 @@ export async function serve(
     model: directory,
     optim: null,
     readsImages: config.vision !== null,
+    ...(config.prediction === null ? {} : { mtp: { train: false } }),
     worldSize: options.workers,
     maxTokensPerMicroBatch: Math.max(MIN_CAPACITY, config.maxPositions),
     ...(options.device === null ? {} : { device: options.device }),
@@ -91,7 +95,9 @@ export async function serve(
       eosTokenIds: endTokenIds(eosTokenIds, tokenizer),
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
-      ...(numSpeculativeTokens === 0 ? {} : { speculative: { method: 'ngram', numSpeculativeTokens } }),
+      ...(numSpeculativeTokens === 0
+        ? {}
+        : { speculative: { method: options.speculativeMethod, numSpeculativeTokens } }),
     },
   });
   const closers: (() => Promise<void>)[] = [() => actor.close()];
@@ -155,9 +161,20 @@ export async function serve(
 }
 
 /** A model with the tower for images that it has, or the language model alone. @throws UsageError where it has none and is asked for it */
-function servedDirectory(directory: string, asked: boolean | null): LoadedModel & { readsImages: boolean } {
-  const loaded = loadModelDirectory(directory, 'lm', { readsImages: asked ?? hasImageProcessor(directory) });
+function servedDirectory(
+  directory: string,
+  { readImages: asked, numSpeculativeTokens, speculativeMethod }: ServeOptions,
+): LoadedModel & { readsImages: boolean } {
+  const drafts = speculativeMethod === 'mtp' && numSpeculativeTokens > 0;
+  const loaded = loadModelDirectory(directory, 'lm', {
+    readsImages: asked ?? hasImageProcessor(directory),
+    predictions: drafts ? 'held' : null,
+  });
   const found = loaded.config.vision !== null;
+  if (found && drafts)
+    throw new UsageError(
+      'serve: --speculative-method mtp: the layer that predicts further tokens reads text alone: serve the model with --no-read-images, or draft by ngram',
+    );
   if (asked && !found)
     throw new UsageError(`serve: --read-images: the model in ${directory} reads text alone`);
   return { ...loaded, readsImages: asked ?? found };

@@ -60,8 +60,13 @@ export const withServe = (y: Argv) =>
       type: 'number',
       requiresArg: true,
       default: 0,
+      describe: 'Guesses per request and step, which make answers faster and no token another one; 0: none',
+    })
+    .option('speculative-method', {
+      choices: ['ngram', 'mtp'] as const,
+      default: 'ngram' as const,
       describe:
-        'Guesses per request and step, from its prompt and what it has said: faster where answers repeat these, and not another token; 0: none',
+        'Where guesses come from: ngram: the prompt and what has been said; mtp: the layer of the model that predicts further tokens',
     })
     .option('max-requests', {
       type: 'number',
@@ -131,6 +136,7 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     maxModelLen: a.maxModelLen ?? null,
     gpuMemoryUtilization: share ?? null,
     numSpeculativeTokens: a.numSpeculativeTokens,
+    speculativeMethod: a.speculativeMethod,
     readImages: a.readImages ?? null,
     server: {
       host: a.host,

@@ -24,7 +24,7 @@ export function checkLayout(
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
         'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
     );
-  if (config.prediction !== null && (ulysses > 1 || parallel.cp > 1))
+  if (config.prediction?.trained && (ulysses > 1 || parallel.cp > 1))
     throw badOption(
       where,
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: layers that predict further tokens (mtp) read the rows of whole sequences, and ranks cannot ` +
@@ -33,7 +33,7 @@ export function checkLayout(
   if (config.prediction !== null && config.vision !== null)
     throw badOption(
       where,
-      `mtp: layers that predict further tokens are trained on text, and the model in ${dir} is read with its tower for images: leave one of them out`,
+      `mtp: layers that predict further tokens read text alone, and the model in ${dir} is read with its tower for images: leave one of them out`,
     );
   if (config.numHeads % ulysses !== 0)
     throw badOption(

@@ -13,7 +13,7 @@ import { DEFAULT_SHARD_BYTES, planWrite } from '../checkpoint/write_plan';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
-import { isPredictionLayer } from '../model/prediction_layers';
+import { decoderMapping, isPredictionLayer } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
 import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
@@ -197,11 +197,14 @@ async function writeModel(
   await streamTensors(plan.kept, model.predictionLayers);
 }
 
-const trainsPredictions = ({ model }: RoleEngine): boolean => model.config.prediction !== null;
+const trainsPredictions = ({ predictions }: RoleEngine): boolean => predictions === 'trained';
 
 /** What the optimiser works on, by its name in files. */
-const trainedMapping = ({ lora, model, trainsTower }: RoleEngine): TensorMapping[] =>
-  lora?.mapping ?? model.mapping.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
+function trainedMapping({ lora, model, trainsTower, predictions }: RoleEngine): TensorMapping[] {
+  if (lora !== null) return lora.mapping;
+  const own = predictions === 'held' ? decoderMapping(model.config, model.mapping) : model.mapping;
+  return own.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
+}
 
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);

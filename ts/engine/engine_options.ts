@@ -16,13 +16,12 @@ import type {
   NativeAdamWOptions,
   NativeParallelOptions,
   NativePipelineOptions,
-  NativePredictionOptions,
   NativeStateKinds,
   Reduction,
   Sharding,
 } from '../native/bridge';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
-import { type MtpOptions, resolveMtp } from './mtp_options';
+import { type MtpOptions, type ResolvedMtp, resolveMtp } from './mtp_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { resolveParallel } from './parallel_options';
 
@@ -197,7 +196,7 @@ export interface ResolvedEngineOptions {
   optim: NativeAdamWOptions | null;
   lora: ResolvedLoraOptions | null;
   /** null: layers that predict further tokens are no part of the model. */
-  mtp: NativePredictionOptions | null;
+  mtp: ResolvedMtp | null;
   seed: number;
   numThreads: number;
   peakTflops: number | null;

@@ -3,13 +3,13 @@ import type { NativeDeltaConfig, NativeModelConfig } from '../native/bridge';
 /**
  * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
  * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square; head_dim is the mean of a key's and a
- * value's), verl's estimate, in the layers that have it. Layers that predict further tokens are counted. Window and recomputation are left out.
+ * value's), verl's estimate, in the layers that have it. Layers that predict further tokens are counted where they are trained. Window and recomputation are left out.
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
   const mixerSize = (layer: number): number =>
     c.delta !== null && c.deltaLayers[layer] ? deltaSize(c, c.delta) : attentionSize(c);
   let matrices = 0;
-  const further = c.prediction?.layers ?? 0;
+  const further = c.prediction?.trained ? c.prediction.layers : 0;
   for (let layer = 0; layer < c.numLayers + further; layer++) {
     matrices +=
       mixerSize(layer) +

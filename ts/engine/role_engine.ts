@@ -17,6 +17,7 @@ import {
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
+import type { PredictionUse } from '../model/prediction_layers';
 import type { NativeEngineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { checkLayout } from './check_layout';
@@ -26,6 +27,7 @@ import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
 import { checkFinite } from './finite_columns';
 import { flopUtilisation } from './flops';
+import { predictionUse } from './mtp_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
 import { rewardModel, withTower } from './role_model';
@@ -71,7 +73,7 @@ export class RoleEngine {
     const device = deviceOf(`${role} options`, o, resolved);
     const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value', {
       ...resolved,
-      trainsPredictions: resolved.mtp !== null,
+      predictions: predictionUse(resolved.mtp),
     });
     if (resolved.readsImages && found.config.vision === null)
       throw badOption(
@@ -138,9 +140,15 @@ export class RoleEngine {
     await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
   }
 
+  /** What the layers that predict further tokens are here; null: there are none. */
+  get predictions(): PredictionUse | null {
+    const { prediction } = this.model.config;
+    return prediction === null ? null : prediction.trained ? 'trained' : 'held';
+  }
+
   /** What an export of all weights is of: with frozen ones, or adapters, the whole model. */
   get exportKind(): 'param' | 'merged' {
-    return this.lora === null && this.trainsTower ? 'param' : 'merged';
+    return this.lora === null && this.trainsTower && this.predictions !== 'held' ? 'param' : 'merged';
   }
 
   /** Takes the weights of another directory with a model of the same shape. */
@@ -149,7 +157,7 @@ export class RoleEngine {
     const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', {
       maxPositionEmbeddings: this.maxPositionEmbeddings,
       readsImages: this.model.config.vision !== null,
-      trainsPredictions: this.model.config.prediction !== null,
+      predictions: this.predictions,
     });
     const { config } = withTower(found, !this.trainsTower);
     if (JSON.stringify(config) !== JSON.stringify(this.model.config)) {
@@ -383,7 +391,7 @@ function nativeOptions(
     gradientCheckpointing: o.gradientCheckpointing,
     optim: o.optim,
     lora: lora?.native ?? null,
-    prediction: o.mtp,
+    prediction: o.mtp?.training ?? null,
     seed: o.seed,
     numThreads: o.numThreads,
     sharding: o.sharding,

@@ -80,18 +80,26 @@ function layersOf(family: string, raw: Raw): number {
   return typeof count === 'number' && Number.isInteger(count) && count > 0 ? count : 0;
 }
 
-/** The model with its prediction layers as a part that is trained. */
-export function withPredictions(config: NativeModelConfig, raw: Raw, where: string): NativeModelConfig {
+/** What the layers that predict further tokens are to an engine that has them: trained with the model, or held as they are, to draft with. */
+export type PredictionUse = 'trained' | 'held';
+
+/** The model with its prediction layers as a part of it. */
+export function withPredictions(
+  config: NativeModelConfig,
+  raw: Raw,
+  where: string,
+  use: PredictionUse,
+): NativeModelConfig {
   const names = namesOf(config);
   const layers = names === undefined ? 0 : layersOf(config.family, raw);
   if (names === undefined || layers === 0)
     throw invalid(
       where,
-      'expected a model with layers that predict further tokens (num_nextn_predict_layers, mtp_num_hidden_layers), to train them (mtp.enable_train)',
+      'expected a model with layers that predict further tokens (num_nextn_predict_layers, mtp_num_hidden_layers), to train them (mtp.enable_train) or to draft with them (speculative_config.method mtp)',
     );
   if (names.root !== undefined && layers > 1)
     throw invalid(where, `mtp_num_hidden_layers ${layers} is not supported; supported: 1`);
-  return { ...config, prediction: { layers, hiddenFirst: names.hiddenFirst } };
+  return { ...config, prediction: { layers, hiddenFirst: names.hiddenFirst, trained: use === 'trained' } };
 }
 
 /** Where the files have layer `layer` of the model, number `k` of those that predict further tokens. */

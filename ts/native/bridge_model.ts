@@ -85,11 +85,13 @@ export interface NativeVisionConfig {
   trained: boolean;
 }
 
-/** Layers that predict further tokens and are trained (native/model/prediction_layer.h). */
+/** Layers that predict further tokens (native/model/prediction_layer.h). */
 export interface NativePredictionConfig {
   layers: number;
   /** Of their projection: the columns of the row come before those of the token. */
   hiddenFirst: boolean;
+  /** Otherwise they stay as they are, and a rollout drafts with them. */
+  trained: boolean;
 }
 
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */

@@ -25,6 +25,8 @@ export interface NativeRolloutOptions {
 
 export interface NativeDraftOptions {
   numTokens: number;
+  /** By the model's own layer; otherwise by looking up. */
+  predicts: boolean;
   minMatch: number;
   maxMatch: number;
   maxSequences: number;

@@ -70,6 +70,7 @@ export interface NativeRolloutLimits {
   tensorParallel: number;
   quantization: NativeQuantization;
   routedExperts: boolean; // are recorded
+  predicts: boolean; // drafts by the model's own layer
 }
 
 /** What one rank does (native/engine/memory_phases.h). */

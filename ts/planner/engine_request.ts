@@ -107,6 +107,7 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       tensorParallel: shape?.tensorParallel ?? 1,
       quantization: shape?.quantization ?? 'none',
       routedExperts: routing === 'given' && shape !== undefined,
+      predicts: shape?.predicts ?? false,
     },
   };
 }

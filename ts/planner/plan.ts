@@ -48,6 +48,8 @@ export interface RolloutShape {
   tensorParallel: number;
   /** Weights of 8 bits; null: of the compute dtype. */
   quantization: 'int8' | 'fp8' | null;
+  /** Drafts come from the model's own layer for further tokens, which then has keys and values, too. */
+  predicts: boolean;
 }
 
 /** Sequences that one rank (one group of ranks, where several share sequences or the model) runs in one verb (or mini-batch). */

@@ -1,5 +1,6 @@
 // Generation: what it asks of a rank, whether of one that trains or of one that does nothing else.
 import type { ResolvedConfig } from '../config/config';
+import { draftsByModel } from '../config/derived/drafts';
 import { decodingRanks } from '../config/derived/rollout_place';
 import { routerReplay } from '../config/derived/router_replay';
 import { sequenceBounds } from '../config/derived/sequence_bounds';
@@ -34,6 +35,7 @@ export function rolloutShapes(
     maxStepTokens: rollout.max_num_batched_tokens,
     tensorParallel: decodingRanks(config),
     quantization: rollout.quantization,
+    predicts: draftsByModel(config),
     kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };
   // Ranks that share the model, or its experts, generate together.

@@ -41,7 +41,7 @@ export function trafficFormulas(
   };
   const dataRanks = worldSize / (parallel.tp * pipeline.stages);
   // Layers that predict further tokens run in the backward pass alone: of what they take part in the table alone.
-  const alike = role.model.prediction === null;
+  const alike = role.model.prediction?.trained !== true;
   return [
     ...(parallel.tp > 1 && alike ? [tensorTraffic(part)] : []),
     ...(parallel.cp > 1 ? [contextTraffic(part)] : []),

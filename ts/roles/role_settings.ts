@@ -3,6 +3,7 @@ import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { type EngineDtype, type LearnerDtypes, learnerDtypes } from '../config/derived/master_dtype';
 import { usesLora } from '../config/derived/roles';
+import { generatesInTraining } from '../config/derived/rollout_place';
 import { sftLayout } from '../config/derived/sft_layout';
 import { ulyssesOf } from '../config/derived/ulysses';
 import type { EngineOptions } from '../engine/engine_options';
@@ -17,7 +18,7 @@ import {
   megatronSharding,
   WHOLE_MODEL,
 } from './megatron_options';
-import { mtpOptions, withoutMtp } from './mtp';
+import { heldMtp, mtpOptions, withoutMtp } from './mtp';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model' | 'teacher';
@@ -148,7 +149,8 @@ const tokenizerOf = (model: PolicyModel): SavedTokenizer => ({
   chatTemplate: model.custom_chat_template,
 });
 
-export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
+export function actorSettings(config: ResolvedConfig): RoleSettings {
+  const { actor, model } = config.actor_rollout_ref;
   const spread = spreadOf(actor, `${ACTOR}.megatron`, actor.fsdp_config, `${ACTOR}.fsdp_config`);
   return {
     name: 'actor',
@@ -166,6 +168,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     readsImages: model.read_images === true,
     lora: {
       ...loraOptions(model),
+      ...(generatesInTraining(config) ? heldMtp(config) : {}),
       ...mtpOptions(model),
       ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}),
     },
@@ -231,7 +234,7 @@ export function rolloutSettings(config: ResolvedConfig): RoleSettings {
     ulysses: 1,
     tokensPerRank: actor.tokensPerRank * actor.ulysses * (actor.layout.cp ?? 1),
     gradientCheckpointing: false,
-    lora: withoutMtp(actor.lora),
+    lora: { ...withoutMtp(actor.lora), ...heldMtp(config) },
     optim: null,
     keys: {
       ...actor.keys,

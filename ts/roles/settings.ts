@@ -6,6 +6,7 @@ import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
+import { draftsOf } from '../config/derived/drafts';
 import { hasRolloutPool } from '../config/derived/pools';
 import { decodingRanks } from '../config/derived/rollout_place';
 import { routerZLossCoef } from '../config/derived/router_z_loss';
@@ -60,18 +61,18 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     tensorParallel: decodingRanks(config),
     routedExperts: rollout.enable_rollout_routing_replay,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),
-    ...speculative(rollout.speculative_config),
+    ...speculative(config),
   };
 }
 
-function speculative(
-  own: ResolvedConfig['actor_rollout_ref']['rollout']['speculative_config'],
-): Pick<NativeRolloutConfig, 'speculative'> {
-  if (own.method === null) return {};
+function speculative(config: ResolvedConfig): Pick<NativeRolloutConfig, 'speculative'> {
+  const drafts = draftsOf(config);
+  if (drafts === null) return {};
+  const own = config.actor_rollout_ref.rollout.speculative_config;
   return {
     speculative: {
-      method: own.method,
-      numSpeculativeTokens: own.num_speculative_tokens,
+      method: drafts.method,
+      numSpeculativeTokens: drafts.tokens,
       promptLookupMin: own.prompt_lookup_min,
       promptLookupMax: own.prompt_lookup_max,
       disableByBatchSize: own.disable_by_batch_size,

@@ -39,7 +39,12 @@ export class PoolRollout {
 
   /** Brings the weights of now; requests in flight stand still meanwhile, and go on with them. */
   async sync(version: number): Promise<void> {
-    const buckets = this.trained.exportWeights(this.trained.engine.lora === null ? {} : { lora: 'adapter' });
+    const { lora, predictions } = this.trained.engine;
+    const drafts = predictions === 'trained' && this.generating.engine.predictions !== null;
+    const buckets = this.trained.exportWeights({
+      ...(lora === null ? {} : { lora: 'adapter' }),
+      ...(drafts ? { predictions: true } : {}),
+    });
     await this.engine.updateWeights({ kind: 'buckets', buckets }, version);
   }
 }

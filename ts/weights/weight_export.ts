@@ -1,4 +1,4 @@
-import { badOption, checkOptionNames, choiceOption, numberOption } from '../base/check_options';
+import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import type { RoleEngine } from '../engine/role_engine';
 import { decoderMapping } from '../model/prediction_layers';
@@ -22,6 +22,8 @@ export interface WeightExportOptions {
    * alone, under PEFT's names.
    */
   lora?: 'merged' | 'adapter';
+  /** Also the layers that predict further tokens, of an engine with the option `mtp`; default false: engines draft without them, or with their own. */
+  predictions?: boolean;
 }
 
 const DEFAULT_BUCKET_BYTES = 64 * 2 ** 20;
@@ -100,7 +102,7 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
 export function exportWeights(engine: RoleEngine, o: WeightExportOptions): WeightExport {
   const where = 'exportWeights';
   engine.checkOpen();
-  checkOptionNames(where, o, ['bucketBytes', 'dtype', 'lora']);
+  checkOptionNames(where, o, ['bucketBytes', 'dtype', 'lora', 'predictions']);
   const bucketBytes = numberOption(where, 'bucketBytes', o.bucketBytes, DEFAULT_BUCKET_BYTES, {
     integer: true,
     min: 1,
@@ -118,7 +120,14 @@ export function exportWeights(engine: RoleEngine, o: WeightExportOptions): Weigh
     throw badOption(where, `lora: the ${engine.role} was created without the option lora: leave it out`);
   const adapter = engine.lora !== null && lora === 'adapter' ? engine.lora : null;
   const kind = adapter === null ? engine.exportKind : 'param';
-  const mapping = adapter?.mapping ?? decoderMapping(engine.model.config, engine.model.mapping);
+  const predictions = flagOption(where, 'predictions', o.predictions, false);
+  if (predictions && engine.predictions === null)
+    throw badOption(
+      where,
+      `predictions: the ${engine.role} was created without the option mtp: leave it out`,
+    );
+  const { config, mapping: whole } = engine.model;
+  const mapping = adapter?.mapping ?? (predictions ? whole : decoderMapping(config, whole));
   return new WeightExport(engine, kind, planBuckets(where, mapping, dtype, bucketBytes));
 }
 

@@ -2,7 +2,7 @@ import { badOption } from '../base/check_options';
 import { show } from '../base/text';
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
-import { decoderMapping } from '../model/prediction_layers';
+import { isPredictionLayer } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
 import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
@@ -26,7 +26,11 @@ class Intake {
   private readonly tensors: ReadonlyMap<string, FileTensor>;
   private readonly received = new Map<string, number>();
 
-  constructor(mapping: readonly TensorMapping[]) {
+  /** optional: names of tensors that may all be left out. */
+  constructor(
+    mapping: readonly TensorMapping[],
+    private readonly optional: (hf: string) => boolean,
+  ) {
     this.tensors = new Map(fileTensors(mapping).map((tensor) => [tensor[0].hf, tensor]));
   }
 
@@ -50,7 +54,9 @@ class Intake {
 
   /** @throws INVALID_MODEL listing what has not come, or not all of it */
   checkComplete(): void {
-    const missing = [...this.tensors.values()].filter(([m]) => this.received.get(m.hf) !== m.shape[0]);
+    const all = [...this.received.keys()].some(this.optional);
+    const expected = [...this.tensors.values()].filter(([m]) => all || !this.optional(m.hf));
+    const missing = expected.filter(([m]) => this.received.get(m.hf) !== m.shape[0]);
     if (missing.length === 0) return;
     const names = missing.slice(0, SHOWN).map(([{ hf, shape }]) => {
       const rows = this.received.get(hf);
@@ -58,7 +64,7 @@ class Intake {
     });
     const more = missing.length > SHOWN ? ` and ${missing.length - SHOWN} more` : '';
     throw refused(
-      `expected all ${this.tensors.size} tensors of the model, but ${missing.length} are missing: ${names.join(', ')}${more}`,
+      `expected all ${expected.length} tensors of the model, but ${missing.length} are missing: ${names.join(', ')}${more}`,
     );
   }
 
@@ -114,8 +120,9 @@ export async function importWeights(
       `expected a stream of buckets such as exportWeights gives but got ${show(source)}`,
     );
   const { group, name } = engine;
-  const mapping = engine.lora?.mapping ?? decoderMapping(engine.model.config, engine.model.mapping);
-  const intake = new Intake(mapping);
+  const { config, mapping } = engine.model;
+  // Layers for further tokens stay as they are where none of them comes.
+  const intake = new Intake(engine.lora?.mapping ?? mapping, (hf) => isPredictionLayer(config, hf));
   const moved: WeightTransfer = { bytes: 0, tensors: 0, buckets: 0, seconds: 0 };
   await engine.replaceWeights('importWeights', async (touch) => {
     for await (const bucket of source) {

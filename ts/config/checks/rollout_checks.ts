@@ -3,6 +3,7 @@ import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
+import { MTP_ROLLOUT } from '../derived/drafts';
 import { hasRolloutPool } from '../derived/pools';
 import { decodingNote, usesServers } from '../derived/rollout_place';
 import type { ConfigNote } from '../reading/resolve';
@@ -79,10 +80,17 @@ function isHeader(value: string): boolean {
   }
 }
 
+const DRAFTS_OF_SERVERS: ConfigNote = {
+  path: MTP_ROLLOUT,
+  reason: 'of our own engine: what a managed server takes stands in server.args',
+};
+
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
   const decoding = decodingNote(config);
+  const { enable, enable_rollout } = config.actor_rollout_ref.model.mtp;
   return [
+    ...(enable && enable_rollout && usesServers(config) ? [DRAFTS_OF_SERVERS] : []),
     ...(decoding === null ? [] : [decoding]),
     ...sourceNotes(config),
     ...limitNotes(config),

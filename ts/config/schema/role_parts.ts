@@ -24,22 +24,24 @@ import { lora } from './lora_section';
 import { roleProfiler } from './profiler_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
-const OF_DRAFTS = ignored(
-  'our own engine drafts without these layers (rollout.speculative_config); what a managed server takes stands in server.args',
-);
+const OF_SERVERS = ignored('of servers: what a managed one takes stands in server.args');
 /** Layers that predict further tokens (multi-token prediction). */
 export const mtp = {
   enable: field(
     bool,
     false,
-    'Read what mtp.enable_train says. Layers that predict further tokens are saved with the model in any case.',
+    'Read what mtp.enable_train and mtp.enable_rollout say. Layers that predict further tokens are saved with the model in any case.',
   ),
   enable_train: field(
     bool,
     false,
     'With mtp.enable: train the layers that predict further tokens, too (docs/models.md); else they stay as they are.',
   ),
-  enable_rollout: OF_DRAFTS,
+  enable_rollout: field(
+    bool,
+    false,
+    'With mtp.enable: our own engine drafts with these layers, as with rollout.speculative_config.method mtp, which then need not be given.',
+  ),
   detach_encoder: field(
     bool,
     false,
@@ -50,12 +52,16 @@ export const mtp = {
     0.1,
     'Of mtp.enable_train: weight of the loss, the mean over the layers of the cross-entropies of their tokens.',
   ),
-  speculative_algorithm: OF_DRAFTS,
-  speculative_num_steps: OF_DRAFTS,
-  speculative_eagle_topk: OF_DRAFTS,
-  speculative_num_draft_tokens: OF_DRAFTS,
-  method: OF_DRAFTS,
-  num_speculative_tokens: OF_DRAFTS,
+  speculative_algorithm: OF_SERVERS,
+  speculative_num_steps: OF_SERVERS,
+  speculative_eagle_topk: OF_SERVERS,
+  speculative_num_draft_tokens: OF_SERVERS,
+  method: OF_SERVERS,
+  num_speculative_tokens: field(
+    count('tokens'),
+    1,
+    'Of mtp.enable_rollout: guesses per response and step at most.',
+  ),
 };
 export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
 const OTHER_PRECISION = 'another mixed precision than bfloat16, with gradients in float32 or bfloat16';

@@ -43,6 +43,8 @@ import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
+const NO_ROLLOUT = ignored('examples are given: nothing is generated');
+
 /** The configuration tree of `troupe sft`. */
 export const sftSchema = {
   data: {
@@ -152,7 +154,7 @@ export const sftSchema = {
     tiled_mlp: ignored('memory is bounded by the packing capacity'),
     hf_config_path: needs('a config.json beside the model directory'),
     override_config: overrideConfig,
-    mtp,
+    mtp: { ...mtp, enable_rollout: NO_ROLLOUT, num_speculative_tokens: NO_ROLLOUT },
     enable_activation_offload: needs('activation offloading', false),
     router_z_loss_coef: sftRouterZLoss,
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),

@@ -3,13 +3,17 @@ import { choice, count, field, orNull } from './field';
 
 export const speculativeSection = {
   method: field(
-    orNull(choice('ngram')),
+    orNull(choice('ngram', 'mtp')),
     null,
-    'ngram: our own engine guesses tokens from the prompt, the response so far and other responses to the prompt, and checks several in one step; no token changes. null: one token per step.',
+    "Our own engine guesses tokens and checks several in one step; no token changes. ngram: from the prompt, the response so far and other responses to the prompt; mtp: by the model's own layer for further tokens. null: mtp where model.mtp.enable_rollout says so, otherwise one token per step.",
   ),
   num_speculative_tokens: field(count('tokens'), 4, 'Guesses per response and step at most.'),
-  prompt_lookup_min: field(count('match'), 2, 'Last tokens that a place must match to be a guess.'),
-  prompt_lookup_max: field(count('match'), 8, 'Last tokens that are compared; the longest match counts.'),
+  prompt_lookup_min: field(count('match'), 2, 'Of ngram: last tokens that a place must match to be a guess.'),
+  prompt_lookup_max: field(
+    count('match'),
+    8,
+    'Of ngram: last tokens that are compared; the longest match counts.',
+  ),
   disable_by_batch_size: field(
     count('sequences'),
     16,
@@ -18,6 +22,6 @@ export const speculativeSection = {
   history_tokens: field(
     count('history', 0),
     4_194_304,
-    'Tokens of responses that have ended, kept on a rank to guess others of the same prompt from; the oldest go first.',
+    'Of ngram: tokens of responses that have ended, kept on a rank to guess others of the same prompt from; the oldest go first.',
   ),
 };

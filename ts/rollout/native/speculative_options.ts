@@ -10,20 +10,23 @@ import type { NativeDraftOptions } from '../../native/bridge';
  * requests run and their texts repeat what stands in the prompt, in the response or in other responses to the prompt.
  */
 export interface SpeculativeConfig {
-  /** Drafts are what stands behind an earlier place with the same last tokens (prompt lookup). */
-  method: 'ngram';
+  /**
+   * `ngram`: drafts are what stands behind an earlier place with the same last tokens (prompt lookup). `mtp`: they are what the model's own layer for further
+   * tokens predicts, of an engine with the option `mtp`.
+   */
+  method: 'ngram' | 'mtp';
   /** Of a request per step, 4. */
   numSpeculativeTokens?: number;
-  /** Last tokens that must match, 2. */
+  /** Of ngram: last tokens that must match, 2. */
   promptLookupMin?: number;
-  /** Last tokens that are compared, 8: the longest match counts. */
+  /** Of ngram: last tokens that are compared, 8: the longest match counts. */
   promptLookupMax?: number;
   /**
    * With more requests than these at the same time on a rank nothing is drafted, 16; with n of them what is right with a probability of n / this, as far as
    * earlier guesses tell.
    */
   disableByBatchSize?: number;
-  /** Tokens of responses that have ended, to draft others of the same prompt from, 4194304; the oldest go first. */
+  /** Of ngram: tokens of responses that have ended, to draft others of the same prompt from, 4194304; the oldest go first. */
   historyTokens?: number;
 }
 
@@ -44,11 +47,19 @@ export function draftOptions(
   if (o === undefined) return null;
   const where = 'rollout options: speculative';
   checkOptionNames(where, o, KEYS);
-  if (o.method !== 'ngram') throw badOption(where, `method: expected ngram but got ${show(o.method)}`);
+  const { method } = o;
+  if (method !== 'ngram' && method !== 'mtp')
+    throw badOption(where, `method: expected one of ngram, mtp but got ${show(method)}`);
   if (model.config.delta !== null) {
     throw badOption(
       where,
       'the states of linear attention cannot take a draft back: leave it out for this model',
+    );
+  }
+  if (method === 'mtp' && model.config.prediction === null) {
+    throw badOption(
+      where,
+      "method mtp: the engine has none of the model's layers that predict further tokens: create it with the option mtp (train: false where they stay as they are)",
     );
   }
   const minMatch = countOption(where, 'promptLookupMin', o.promptLookupMin, RUN_LIMITS.match, 2);
@@ -63,6 +74,7 @@ export function draftOptions(
     throw badOption(where, `promptLookupMin: expected at most promptLookupMax ${maxMatch}, got ${minMatch}`);
   return {
     numTokens: countOption(where, 'numSpeculativeTokens', o.numSpeculativeTokens, RUN_LIMITS.tokens, 4),
+    predicts: method === 'mtp',
     minMatch,
     maxMatch,
     maxSequences: countOption(where, 'disableByBatchSize', o.disableByBatchSize, RUN_LIMITS.sequences, 16),

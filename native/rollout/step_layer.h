@@ -1,0 +1,36 @@
+// What a layer does with the rows of a step, for the decoder's layers and those behind them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "model/decoder.h"
+
+namespace troupe {
+
+// Of a layer with attention.
+ops::AttentionSpec attention_spec(const Decoder& decoder, int64_t layer);
+
+// Rows of a step whose output is wanted where that of the others is not.
+class WantedRows {
+ public:
+  // rows: ascending.
+  WantedRows(const Decoder& decoder, std::vector<int64_t> rows);
+
+  const std::vector<int64_t>& rows() const { return rows_; }
+  // Of x [n, H]: [rows padded to whole tiles of a step, H]; what stands behind them is row 0 again.
+  at::Tensor of(const at::Tensor& x) const { return x.index_select(0, index_); }
+  // The layer's output in these rows alone, from its input x, from what its attention has written and from
+  // its projection qkv, where that has gates; undefined: it has none.
+  at::Tensor output(Decoder& decoder, int64_t layer, const at::Tensor& x, const at::Tensor& attention,
+                    const at::Tensor& qkv) const;
+
+ private:
+  std::vector<int64_t> rows_;
+  at::Tensor index_;  // int64, on the device
+};
+
+}  // namespace troupe
