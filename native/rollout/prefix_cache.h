@@ -33,7 +33,7 @@ class PrefixCache {
   void match(Sequence& sequence);
   // Full pages among the first `positions`, which the step has planned, go into the index.
   void put(Sequence& sequence, int64_t positions);
-  // Slots for the snapshots that the runs of the plan pass. Nothing may be taken behind it.
+  // Slots for the snapshots that the runs of the plan pass. No page may be taken behind it.
   void plan_snapshots(StepPlan& plan);
   // The step of the plan has been computed.
   void computed(const StepPlan& plan);
@@ -44,6 +44,10 @@ class PrefixCache {
   void take_slot(Sequence& sequence, StepPlan& plan);
   // The slot of a sequence, and the page that its own one begins as a copy of.
   void release(Sequence& sequence);
+
+  // A slot for the time of a step, behind plan_snapshots(); -1: all are held.
+  int64_t take_spare() { return slots_.take(); }
+  void release_spare(int64_t slot) { slots_.release(slot); }
 
   // What was made with the weights before is not found from now on.
   void weights_changed();

@@ -36,9 +36,6 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
           "this model");
   require(!options.routed_experts || config.moe, kBad,
           "[rollout] there are no routed experts to record: the model has no experts");
-  require(options.drafts.num_tokens == 0 || !config.delta, kBad,
-          "[rollout] the states of this model's linear attention cannot take a draft back: expected no "
-          "speculative decoding for this model");
   require(!options.predicts() || config.prediction, kBad,
           "[rollout] the model's layers that predict further tokens are not there to draft with: expected an "
           "engine that holds them (mtp), or another method of speculative decoding");
@@ -169,6 +166,11 @@ bool Rollout::step() {
   const Range range("rollout_step");
   const at::NoGradGuard no_grad;
   StepPlan plan;
+  struct Settled {
+    Scheduler& scheduler;
+    const StepPlan& plan;
+    ~Settled() { scheduler.settle(plan); }
+  } const settled{scheduler_, plan};
   Uses uses;
   at::Tensor hidden;
   try {
@@ -211,10 +213,10 @@ bool Rollout::step() {
   return true;
 }
 
-Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
+Rollout::Uses Rollout::uses_of(StepPlan& plan) const {
   Uses uses;
   const auto add = [&](int64_t row, const LogitsUse& of, int64_t position = 0,
-                       const PlannedRun* run = nullptr, int64_t followed = -1) {
+                       PlannedRun* run = nullptr, int64_t followed = -1) {
     if (uses.rows.empty() || uses.rows.back() != row) uses.rows.push_back(row);
     uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position, run, followed});
   };
@@ -226,7 +228,7 @@ Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
     return static_cast<int64_t>(uses.followed.size()) - 1;
   };
   int64_t row = 0;
-  for (const PlannedRun& run : plan.runs) {
+  for (PlannedRun& run : plan.runs) {
     Sequence& sequence = *run.sequence;
     const int64_t first = sequence.computed, end = first + run.count;
     if (sequence.wants_prompt_log_probs()) {
@@ -314,7 +316,7 @@ bool Rollout::take(const Use& use, const Chosen& chosen, std::vector<FollowedRow
   }
   if (!append(*use.of.sequence, chosen) || !right || use.of.ahead == use.run->drafted) return false;
   ++totals_.accepted_tokens;
-  scheduler_.accept(*use.of.sequence);
+  scheduler_.accept(*use.run);
   return true;
 }
 

@@ -56,7 +56,7 @@ class Rollout {
     int64_t row;  // of Uses::rows
     LogitsUse of;
     int64_t position;
-    const PlannedRun* run;  // of the sequence whose token is sampled; null: of a copy, or none is sampled
+    PlannedRun* run;        // of the sequence whose token is sampled; null: of a copy, or none is sampled
     int64_t followed = -1;  // of Uses::followed: its rows, which the token follows; -1: none
   };
   struct Uses {
@@ -67,7 +67,7 @@ class Rollout {
   void check(const RolloutRequest& request) const;
   std::vector<ImageSpan> images_of(const RolloutRequest& request) const;
   // Of the step that is about to run.
-  Uses uses_of(const StepPlan& plan) const;
+  Uses uses_of(StepPlan& plan) const;
   // The token of use i from row rows[i] of `hidden`, the output of the last block, or with `ahead` that of
   // the layer for further tokens.
   Choices choices_of(const at::Tensor& hidden, const std::vector<int64_t>& rows,

@@ -285,12 +285,44 @@ StepPlan Scheduler::plan() {
     for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
   }
   prefixes_.plan_snapshots(plan);
+  for (PlannedRun& run : plan.runs) add_states(run, plan);
   return plan;
 }
 
-void Scheduler::computed(const StepPlan& plan) {
+// A state is what all rows before it have made of it: of a draft that of each row is kept, until it is known
+// how many of them count. Without room for all of them the draft is shorter.
+void Scheduler::add_states(PlannedRun& run, StepPlan& plan) {
+  if (run.drafted == 0 || limits_.state_slots == 0) return;
+  while (static_cast<int64_t>(run.states.size()) < run.drafted) {
+    const int64_t slot = prefixes_.take_spare();
+    if (slot < 0) break;
+    run.states.push_back(slot);
+  }
+  const int64_t less = run.drafted - static_cast<int64_t>(run.states.size());
+  run.drafted -= less;
+  run.count -= less;
+  plan.rows -= less;
+  if (run.drafted == 0) return;
+  run.states.push_back(run.sequence->slot);
+  run.state = run.states.size() - 1;
+}
+
+void Scheduler::accept(PlannedRun& run) {
+  ++run.sequence->computed;
+  if (!run.states.empty()) run.sequence->slot = run.states[++run.state];
+}
+
+void Scheduler::settle(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
+    for (size_t i = 0; i < run.states.size(); ++i)
+      if (i != run.state) prefixes_.release_spare(run.states[i]);
+  }
+}
+
+void Scheduler::computed(StepPlan& plan) {
+  for (PlannedRun& run : plan.runs) {
     run.sequence->computed += run.known();
+    if (!run.states.empty()) run.sequence->slot = run.states[run.state = 0];
     for (Sequence* copy : run.copies) copy->computed = run.sequence->computed;
   }
   prefixes_.computed(plan);

@@ -44,12 +44,15 @@ class Scheduler {
   // caller copies the states and the tails that sequences of the plan begin with, computes the runs, or calls
   // drop().
   StepPlan plan();
-  // The step has been computed.
-  void computed(const StepPlan& plan);
+  // The step has been computed. The state of a sequence is that behind what it has.
+  void computed(StepPlan& plan);
   // A step has failed, perhaps while it was planned: no page is found in the index any more.
   void drop() { pool_.clear_index(); }
-  // The sequence has got the token that its draft had next, whose keys and values are therefore in its pages.
-  void accept(Sequence& sequence) { ++sequence.computed; }
+  // The sequence of the run has got the token that its draft had next, whose keys and values are therefore in
+  // its pages.
+  void accept(PlannedRun& run);
+  // Gives back the slots of states behind tokens that a draft had wrong. For every plan, in the end.
+  void settle(const StepPlan& plan);
   // How many tokens a guess may be worth while, of a sequence that decodes; 0: none.
   int64_t guess_room(const Sequence& sequence) const;
   // The token of a guess at this place has been sampled, or another one; those before it have.
@@ -82,6 +85,7 @@ class Scheduler {
   void start(Sequence& sequence, StepPlan& plan);
   bool add_run(Sequence& sequence, int64_t& budget, StepPlan& plan);
   void add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan);
+  void add_states(PlannedRun& run, StepPlan& plan);
   bool admit(int64_t& budget, StepPlan& plan);
   void add_copies(StepPlan& plan);
   bool idle(const Sequence& sequence) const;

@@ -52,6 +52,8 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
     for (const auto& [count, slot] : run.snapshots) snapshots.push_back({state_runs.size(), count, slot});
+    for (int64_t i = 0; i + 1 < static_cast<int64_t>(run.states.size()); ++i)
+      snapshots.push_back({state_runs.size(), run.known() + i, run.states[static_cast<size_t>(i)]});
     state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
     const int64_t first = row;
     for (int64_t i = 0; i < run.count; ++i, ++row) {

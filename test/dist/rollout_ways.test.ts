@@ -166,10 +166,6 @@ const WAYS: readonly Way[] = [
     within: { alone: 2e-5, scored: 2e-5 },
   },
   TP,
-];
-
-/** Of models whose layers can take a draft back: attention alone. */
-const WITH_DRAFTS: readonly Way[] = [
   {
     way: 'several tokens per step, by drafts',
     workers: 1,
@@ -253,8 +249,7 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
   });
 
   const { config } = loadModelDirectory(model, 'lm');
-  const ways = config.delta === null ? [...WAYS, ...WITH_DRAFTS] : WAYS;
-  test.each(ways)('$way: as alone', async (way) => {
+  test.each(WAYS)('$way: as alone', async (way) => {
     const results = await run(model, way);
     expect(tokensOf(results)).toEqual(tokensOf(alone));
     expectWithin(logProbsOf(results), logProbsOf(alone), roundedTo(way.within.alone, config));

@@ -40,6 +40,7 @@ EngineOptions options_for(const std::string& variant, const Layout& layout, bool
   model.num_layers = 4;
   model.sliding_windows.assign(4, 0);
   if (model.moe) model.moe_layers = {false, true, false, true};
+  if (model.delta) model.delta_layers = {true, false, true, false};
   model.prediction = PredictionConfig{2, layout.tp == 2, trained};
   options.prediction = {0.5, false};
   options.parallel.ep = layout.ep;
@@ -95,7 +96,7 @@ RolloutOptions limits_of(const Layout& layout, bool drafts) {
 }  // namespace
 
 TEST(no_layout_says_another_token_where_it_drafts) {
-  for (const char* variant : {"llama", "qwen3_moe", "deepseek_v3"}) {
+  for (const char* variant : {"llama", "qwen3_moe", "deepseek_v3", "qwen3_next"}) {
     for (const Layout& layout : kLayouts) {
       for (const bool trained : {false, true}) {
         const EngineOptions options = options_for(variant, layout, trained);

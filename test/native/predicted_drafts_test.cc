@@ -27,6 +27,14 @@ RolloutOptions drafting(int64_t tokens) {
   return options;
 }
 
+// Pages with the layer for further tokens, and states of so many sequences and half of them once more.
+int64_t cache_of(ModelConfig config, at::ScalarType dtype, int64_t sequences, int64_t pages) {
+  const int64_t states = StateCache::slot_bytes(config, dtype) * (sequences + sequences / 2);
+  config.num_layers += 1;
+  if (config.delta) config.delta_layers.push_back(false);
+  return pages * KvCache::page_bytes(config, dtype) + states;
+}
+
 // Answers of a rollout, and what it counted.
 struct Run {
   Answers answers;
@@ -81,7 +89,7 @@ Tokens guesses_of(SmallModel& model, const Tokens& tokens) {
 // over the whole sequence makes, too.
 TEST(guesses_are_those_of_the_layer_over_the_whole_sequence) {
   int64_t accepted = 0;
-  for (const char* variant : {"llama", "qwen3", "deepseek_v3", "glm4_moe", "gemma3", "gpt_oss"}) {
+  for (const char* variant : {"llama", "qwen3", "deepseek_v3", "glm4_moe", "gemma3", "gpt_oss", "qwen3_5", "qwen3_next"}) {
     SmallModel model(predicting(variant, 1 + (variant[0] == 'g' ? 1 : 0), variant[0] == 'q'));
     for (int64_t which = 0; which < 4; ++which) {
       const Tokens asked = prompt(3 + 20 * which, which);
@@ -173,7 +181,7 @@ TEST(outputs_are_those_of_double_precision) {
 
 TEST(no_token_and_no_log_prob_changes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const char* variant : {"llama", "deepseek_v3", "qwen3_moe"}) {
+    for (const char* variant : {"llama", "deepseek_v3", "qwen3_moe", "qwen3_5"}) {
       const ModelConfig config = predicting(variant, 2);
       SmallModel model(config, {}, dtype);
       std::vector<RolloutRequest> requests = some(24);
@@ -189,12 +197,12 @@ TEST(no_token_and_no_log_prob_changes) {
         RolloutOptions few = drafting(tokens);
         few.max_step_tokens = 12;
         few.max_sequences = 5;
-        ModelConfig cached = config;
-        cached.num_layers += 1;
-        few.kv_cache_bytes = 9 * KvCache::page_bytes(cached, dtype);
+        few.kv_cache_bytes = cache_of(config, dtype, few.max_sequences, 9);
+        if (config.delta) few.state_slots = 7;
         const Run tight = run_of(model, requests, few);
         CHECK(tight.answers == expected);
         CHECK(tight.stats.preemptions > 0);
+        if (config.delta) few.state_slots = 0;
         few.prefix_caching = false;
         CHECK(run_of(model, requests, few).answers == expected);
       }

@@ -193,7 +193,7 @@ class Play {
   }
 
   void step() {
-    const StepPlan plan = scheduler_.plan();
+    StepPlan plan = scheduler_.plan();
     for (const auto& [from, to] : plan.state_copies)
       slots_[static_cast<size_t>(to)] = slots_[static_cast<size_t>(from)];
     int64_t planned = 0;
@@ -312,21 +312,21 @@ static void plan_twice(const DraftOptions& drafts) {
       a.submit(request);
       b.submit(request);
     }
-    const StepPlan plan = a.plan(), same = b.plan();
+    StepPlan plan = a.plan(), same = b.plan();
     CHECK(plan.state_copies == same.state_copies && plan.runs.size() == same.runs.size());
     for (size_t i = 0; i < std::min(plan.runs.size(), same.runs.size()); ++i) {
       const PlannedRun &x = plan.runs[i], &y = same.runs[i];
       CHECK(x.sequence->request.id == y.sequence->request.id && x.count == y.count);
-      CHECK(x.drafted == y.drafted && x.guess.tokens == y.guess.tokens);
+      CHECK(x.drafted == y.drafted && x.guess.tokens == y.guess.tokens && x.states == y.states);
       drafted += x.drafted;
       CHECK(x.sequence->slot == y.sequence->slot && x.sequence->pages == y.sequence->pages);
       CHECK(x.snapshots.size() == y.snapshots.size());
       for (size_t k = 0; k < std::min(x.snapshots.size(), y.snapshots.size()); ++k)
         CHECK(x.snapshots[k].slot == y.snapshots[k].slot && x.snapshots[k].count == y.snapshots[k].count);
     }
-    const auto go_on = [](Scheduler& scheduler, const StepPlan& of) {
+    const auto go_on = [](Scheduler& scheduler, StepPlan& of) {
       scheduler.computed(of);
-      for (const PlannedRun& run : of.runs) {
+      for (PlannedRun& run : of.runs) {
         if (run.sequence->remaining() > 0) continue;
         std::vector<Sequence*> all = run.copies;
         all.insert(all.begin(), run.sequence);
@@ -336,12 +336,13 @@ static void plan_twice(const DraftOptions& drafts) {
           if (accepted) {
             sequence->tokens.push_back(run.guess.tokens[0]);
             scheduler.guessed(run.guess, 0, true);
-            scheduler.accept(*sequence);
+            scheduler.accept(run);
           }
           if (sequence->response_length() < 8) sequence->tokens.push_back(2);
           if (sequence->response_length() == 8) scheduler.finish(*sequence);
         }
       }
+      scheduler.settle(of);
       scheduler.take_outputs();
     };
     go_on(a, plan);
@@ -368,7 +369,7 @@ TEST(what_comes_before_an_image_is_found_whatever_it_is) {
     request.images = prompt.images;
     request.sampling.max_new_tokens = 1;
     scheduler.submit(std::move(request), std::move(prompt.spans));
-    const StepPlan plan = scheduler.plan();
+    StepPlan plan = scheduler.plan();
     Sequence& sequence = *plan.runs.at(0).sequence;
     const int64_t cached = sequence.output.cached_tokens;
     scheduler.computed(plan);

@@ -79,7 +79,7 @@ class Play {
       CHECK(said.finish != Finish::kNone && said.begins(expected_.at(id)));
     }
     const RolloutStats stats = drafting.stats();
-    CHECK(stats.pages_held == 0 && stats.running == 0 && stats.waiting == 0);
+    CHECK(stats.pages_held == 0 && stats.slots_held == 0 && stats.running == 0 && stats.waiting == 0);
     model_.transformer.end_decoding();
     return stats;
   }
@@ -151,7 +151,7 @@ class Play {
 void play(bool predicts, uint64_t seed, int64_t least_accepted) {
   int64_t accepted = 0, preempted = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const char* variant : {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent"}) {
+    for (const char* variant : {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next"}) {
       ModelConfig config = long_model(variant);
       if (config.sliding_windows.size() > 0) config.sliding_windows[0] = 20;
       if (predicts) config.prediction = PredictionConfig{1, false};
@@ -171,7 +171,12 @@ void play(bool predicts, uint64_t seed, int64_t least_accepted) {
       options.routed_experts = config.moe.has_value();
       ModelConfig cached = config;
       cached.num_layers += predicts;
-      options.kv_cache_bytes = (5 + below(12)) * KvCache::page_bytes(cached, type);
+      if (config.delta) {
+        cached.delta_layers.resize(static_cast<size_t>(cached.num_layers), false);
+        options.state_slots = options.max_sequences + below(2 * options.max_sequences);
+      }
+      options.kv_cache_bytes = (5 + below(12)) * KvCache::page_bytes(cached, type) +
+                               options.state_slots * StateCache::slot_bytes(config, type);
       const RolloutStats stats = Play(model, seed).run(40, options);
       accepted += stats.accepted_tokens;
       preempted += stats.preemptions;

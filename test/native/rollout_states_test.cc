@@ -200,21 +200,25 @@ TEST(a_step_that_fails_is_computed_again_from_the_start) {
   SmallModel model(long_model("qwen3_5"));
   const std::vector<RolloutRequest> requests = some(6);
   const Answers together = run(model.transformer, requests);
-  FailingDecoder decoder(model.transformer);
-  Rollout rollout(decoder, {.max_step_tokens = 40});
-  for (const RolloutRequest& r : requests) rollout.submit(r);
-  Answers answers;
-  for (int64_t step = 0; step < 12; ++step) {
-    if (step == 2 || step == 7) {
-      decoder.calls_left = 1;  // the first layer's states are those of the step
-      CHECK_THROWS(rollout.step(), "no memory");
-      CHECK(rollout.stats().running == 0);
+  for (const int64_t drafts : {0, 3}) {
+    FailingDecoder decoder(model.transformer);
+    RolloutOptions options{.max_step_tokens = 40};
+    options.drafts = {.num_tokens = drafts, .min_match = 1, .max_sequences = 1000};
+    Rollout rollout(decoder, options);
+    for (const RolloutRequest& r : requests) rollout.submit(r);
+    Answers answers;
+    for (int64_t step = 0; step < 24; ++step) {
+      if (step == 2 || step == 7 || step == 20) {
+        decoder.calls_left = 1;  // the first layer's states are those of the step
+        CHECK_THROWS(rollout.step(), "no memory");
+        CHECK(rollout.stats().running == 0 && rollout.stats().slots_held == 0);
+      }
+      rollout.step();
+      take(rollout, answers);
     }
-    rollout.step();
-    take(rollout, answers);
+    CHECK(finish(rollout, std::move(answers)) == together);
+    CHECK(rollout.stats().slots_held == 0 && (rollout.stats().drafts > 0) == (drafts > 0));
   }
-  CHECK(finish(rollout, std::move(answers)) == together);
-  CHECK(rollout.stats().slots_held == 0);
 }
 
 TEST(memory_for_one_state_and_one_page_is_the_least) {

@@ -67,11 +67,6 @@ export async function serve(
       `serve: --max-model-len: expected at most ${config.maxPositions}, the positions of the model, got ${maxModelLen}`,
     );
   }
-  if (numSpeculativeTokens > 0 && config.delta !== null) {
-    throw new UsageError(
-      'serve: --num-speculative-tokens: the states of linear attention cannot take a draft back: leave it out for this model',
-    );
-  }
   const problem = tensorProblem(tensorParallel, config);
   if (problem !== null)
     throw new UsageError(`serve: --tensor-parallel-size: ${problem} of the model, got ${tensorParallel}`);

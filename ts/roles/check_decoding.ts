@@ -1,5 +1,4 @@
 // Whether the workers that decode together can share the model: before any of them is started, and in the plan.
-import { draftsOf, MTP_ROLLOUT } from '../config/derived/drafts';
 import { DECODING_RANKS, decodingRanks } from '../config/derived/rollout_place';
 import type { ResolvedConfig } from '../config/schema/ppo_schema';
 import { ConfigError } from '../errors';
@@ -15,13 +14,4 @@ export function checkDecoding(
   const problem = tensorProblem(ranks, model);
   if (problem !== null)
     throw new ConfigError(`${DECODING_RANKS}: ${problem} of the model, got ${ranks}`, DECODING_RANKS);
-  const drafts = draftsOf(config);
-  if (drafts !== null && model.delta !== null) {
-    const { key } = drafts;
-    const expected = key === MTP_ROLLOUT ? 'false' : 'null';
-    throw new ConfigError(
-      `${key}: the states of linear attention cannot take a draft back: expected ${expected} for this model`,
-      key,
-    );
-  }
 }

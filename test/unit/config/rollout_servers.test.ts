@@ -1,4 +1,6 @@
 import { configNotes, loadConfig } from '../../../ts/config/config';
+import { checkMtp } from '../../../ts/roles/mtp';
+import { actorSettings, referenceSettings, rolloutSettings } from '../../../ts/roles/role_settings';
 import { rolloutOptions } from '../../../ts/roles/settings';
 import { configError, writeConfig } from './write_config';
 
@@ -61,6 +63,55 @@ test('drafts of our own engine, where a method says how they are made', () => {
     disableByBatchSize: 16,
     historyTokens: 0,
   });
+});
+
+test("drafts by the model's own layers, as a method or as verl says it", () => {
+  const mtp = (...given: string[]) =>
+    loadConfig(
+      writeConfig(),
+      given.map((text) => `actor_rollout_ref.${text}`),
+    );
+  const on = ['model.mtp.enable=true', 'model.mtp.enable_rollout=true'];
+  expect(rolloutOptions(mtp(...on)).speculative).toMatchObject({ method: 'mtp', numSpeculativeTokens: 1 });
+  expect(rolloutOptions(mtp(...on, 'model.mtp.num_speculative_tokens=3')).speculative).toMatchObject({
+    method: 'mtp',
+    numSpeculativeTokens: 3,
+  });
+  expect(rolloutOptions(mtp('model.mtp.enable_rollout=true'))).not.toHaveProperty('speculative');
+  const ngram = mtp(...on, 'rollout.speculative_config.method=ngram');
+  expect(rolloutOptions(ngram).speculative).toMatchObject({ method: 'ngram', numSpeculativeTokens: 4 });
+  expect(actorSettings(ngram).lora).toEqual({});
+  const method = mtp('rollout.speculative_config.method=mtp');
+  expect(rolloutOptions(method).speculative).toMatchObject({ method: 'mtp', numSpeculativeTokens: 4 });
+  // Who generates holds the layers; who trains them does so, too.
+  expect(actorSettings(method).lora).toEqual({ mtp: { train: false } });
+  expect(actorSettings(mtp(...on, 'model.mtp.enable_train=true')).lora).toEqual({
+    mtp: { lossScalingFactor: 0.1, detachEncoder: false },
+  });
+  const pool = mtp(...on, 'rollout.nnodes=1', 'model.mtp.enable_train=true');
+  expect(rolloutSettings(pool).lora).toEqual({ mtp: { train: false } });
+  expect(actorSettings(mtp(...on, 'rollout.nnodes=1')).lora).toEqual({});
+  expect(referenceSettings(method)?.lora).toEqual({});
+  // Servers have options of their own.
+  const servers = mtp(...on, 'rollout.name=vllm', 'rollout.mode=managed');
+  expect(configNotes(servers).map(({ path, reason }) => `${path}: ${reason}`)).toEqual([
+    'actor_rollout_ref.model.mtp.enable_rollout: of our own engine: what a managed server takes stands in server.args',
+  ]);
+  expect(actorSettings(servers).lora).toEqual({});
+});
+
+test('layers that are drafted with do not go with adapters', () => {
+  const adapters = (...given: string[]) =>
+    loadConfig(
+      writeConfig(),
+      ['model.lora_rank=8', ...given].map((text) => `actor_rollout_ref.${text}`),
+    );
+  expect(() => checkMtp(actorSettings(adapters('rollout.speculative_config.method=mtp')))).toThrow(
+    /model\.mtp\.enable_rollout: .* not beside adapters: expected false \(and .* not mtp\), or .*lora_rank 0/,
+  );
+  expect(() => checkMtp(actorSettings(adapters('model.mtp={enable: true, enable_train: true}')))).toThrow(
+    /model\.mtp\.enable_train: .* not beside adapters: expected false, or/,
+  );
 });
 
 const REFUSED: [string, string[], string, RegExp][] = [

@@ -1,12 +1,11 @@
 import type { RoleEngine } from '../../../ts/engine/role_engine';
 import { draftOptions, type SpeculativeConfig } from '../../../ts/rollout/native/speculative_options';
 
-const engine = (delta: object | null = null, prediction: object | null = null): RoleEngine =>
-  ({ model: { config: { delta, prediction } } }) as unknown as RoleEngine;
+const engine = (prediction: object | null = null): RoleEngine =>
+  ({ model: { config: { prediction } } }) as unknown as RoleEngine;
 
 test('drafts are made where they are asked for, by the names and defaults of the configuration', () => {
   expect(draftOptions(engine(), undefined)).toBe(null);
-  expect(draftOptions(engine({}), undefined)).toBe(null);
   expect(draftOptions(engine(), { method: 'ngram' })).toEqual({
     numTokens: 4,
     predicts: false,
@@ -49,12 +48,8 @@ test.each(REFUSED)('%j is refused', (options, message) => {
 test("the model's own layers draft where the engine holds them", () => {
   const options: SpeculativeConfig = { method: 'mtp', numSpeculativeTokens: 1 };
   for (const trained of [true, false])
-    expect(draftOptions(engine(null, { trained }), options)).toMatchObject({ predicts: true, numTokens: 1 });
+    expect(draftOptions(engine({ trained }), options)).toMatchObject({ predicts: true, numTokens: 1 });
   expect(() => draftOptions(engine(), options)).toThrow(
     /method mtp: the engine has none of .*: create it with the option mtp/,
   );
-});
-
-test('a model whose states cannot take a draft back', () => {
-  expect(() => draftOptions(engine({}), { method: 'ngram' })).toThrow(/states of linear attention cannot/);
 });

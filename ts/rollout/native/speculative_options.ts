@@ -50,12 +50,6 @@ export function draftOptions(
   const { method } = o;
   if (method !== 'ngram' && method !== 'mtp')
     throw badOption(where, `method: expected one of ngram, mtp but got ${show(method)}`);
-  if (model.config.delta !== null) {
-    throw badOption(
-      where,
-      'the states of linear attention cannot take a draft back: leave it out for this model',
-    );
-  }
   if (method === 'mtp' && model.config.prediction === null) {
     throw badOption(
       where,
