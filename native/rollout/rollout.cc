@@ -215,8 +215,8 @@ bool Rollout::step() {
 
 Rollout::Uses Rollout::uses_of(StepPlan& plan) const {
   Uses uses;
-  const auto add = [&](int64_t row, const LogitsUse& of, int64_t position = 0,
-                       PlannedRun* run = nullptr, int64_t followed = -1) {
+  const auto add = [&](int64_t row, const LogitsUse& of, int64_t position = 0, PlannedRun* run = nullptr,
+                       int64_t followed = -1) {
     if (uses.rows.empty() || uses.rows.back() != row) uses.rows.push_back(row);
     uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position, run, followed});
   };

@@ -30,8 +30,9 @@ struct PlannedRun {
   std::vector<PlannedSnapshot> snapshots{};  // by count
   Guess guess{};
   int64_t drafted = 0;
-  // Of a run with a draft, where layers keep states: the slots of that behind the known positions and of those
-  // behind each token of the draft, the last one the sequence's own; and which of them the sequence has.
+  // Of a run with a draft, where layers keep states: the slots of that behind the known positions and of
+  // those behind each token of the draft, the last one the sequence's own; and which of them the sequence
+  // has.
   std::vector<int64_t> states{};
   size_t state = 0;
 

@@ -38,6 +38,7 @@ struct Setup {
   RoutingLoad routing = RoutingLoad::kNone;
   ops::Quantization quantization = ops::Quantization::kNone;  // of generation
   int64_t predictions = 0;                                    // layers that predict further tokens
+  enum class Drafts { kNone, kByTrained, kByHeld } drafts = Drafts::kNone;  // by the first of them
 };
 
 inline std::string describe(const Setup& c) {
@@ -65,6 +66,9 @@ inline std::string describe(const Setup& c) {
           : c.quantization == ops::Quantization::kInt8 ? " int8"
                                                        : " fp8") +
          (c.predictions > 0 ? " predictions " + std::to_string(c.predictions) : "") +
+         (c.drafts == Setup::Drafts::kNone        ? ""
+          : c.drafts == Setup::Drafts::kByTrained ? " drafts"
+                                                  : " held, drafts") +
          (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + (c.frozen ? " frozen" : "") +
          " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
          (c.masters == at::kFloat ? "" : " masters") + " | " + ranks + " | " +
@@ -125,7 +129,8 @@ inline EngineOptions options_of(const Setup& c) {
     m.moe_layers.assign(4, true);
   }
   if (c.tower != Setup::Tower::kNone) give_tower(m, c.tower, c.tower_trained);
-  if (c.predictions > 0) m.prediction = PredictionConfig{c.predictions};
+  if (c.predictions > 0)
+    m.prediction = PredictionConfig{c.predictions, false, c.drafts != Setup::Drafts::kByHeld};
   options.dtype = c.dtype;
   options.master_dtype = c.masters;
   options.max_tokens = kCapacity;
@@ -195,6 +200,7 @@ inline MemoryWork work_of(const Setup& c, const EngineOptions& options) {
   if (!c.frozen) work.update = work.inference;
   work.loss.kl = c.kl_loss;
   // More than run together, in steps that cut prompts.
+  if (c.drafts != Setup::Drafts::kNone) work.limits.drafts = {.num_tokens = 1, .predicts = true};
   work.limits.max_sequences = 8;
   work.limits.max_step_tokens = 256;
   work.limits.tensor_parallel = c.decoding;

@@ -89,7 +89,8 @@ Tokens guesses_of(SmallModel& model, const Tokens& tokens) {
 // over the whole sequence makes, too.
 TEST(guesses_are_those_of_the_layer_over_the_whole_sequence) {
   int64_t accepted = 0;
-  for (const char* variant : {"llama", "qwen3", "deepseek_v3", "glm4_moe", "gemma3", "gpt_oss", "qwen3_5", "qwen3_next"}) {
+  for (const char* variant :
+       {"llama", "qwen3", "deepseek_v3", "glm4_moe", "gemma3", "gpt_oss", "qwen3_5", "qwen3_next"}) {
     SmallModel model(predicting(variant, 1 + (variant[0] == 'g' ? 1 : 0), variant[0] == 'q'));
     for (int64_t which = 0; which < 4; ++which) {
       const Tokens asked = prompt(3 + 20 * which, which);
