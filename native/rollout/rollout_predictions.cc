@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/range.h"
 #include "rollout/rollout.h"
 
 namespace troupe {
@@ -37,6 +36,8 @@ void Rollout::predict(const std::vector<FollowedRows>& followed) {
       uses.push_back({own.sequence, -1, ahead});
       rows.push_back(own.row);
     }
+    // Drawn with the number that the token itself will be drawn with: of two distributions that are near one
+    // another the same token falls more often than the likeliest one does.
     const Choices choices = choices_of(y, rows, uses, /*ahead=*/true);
     std::vector<Guessing> further;
     std::vector<GuessRow> guesses;

@@ -16,7 +16,7 @@ struct PlannedSnapshot {
 
 // What may follow the tokens of a sequence.
 struct Guess {
-  int64_t match = 0;  // so many of its last tokens stand before them elsewhere
+  int64_t match = 0;  // so many of its last tokens stand before them elsewhere; 1 where nothing was looked up
   std::vector<int32_t> tokens;
 };
 
