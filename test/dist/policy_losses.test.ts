@@ -131,7 +131,7 @@ describe('a loss in TypeScript', () => {
         throw new Error('boom');
       },
       'INVALID_ARGUMENT',
-      /'broken: throws' threw: boom/,
+      /'broken: throws' threw: boom, at .*policy_losses\.test\.ts:\d+;/,
     ],
     [
       'returns NaN',

@@ -229,6 +229,31 @@ test.each(['naive', 'prime'])('the scores of reward.qa_em reach the manager %s',
   }
 });
 
+test.each([
+  ['throws', /but it threw: no table, at .*manager\.cjs:1$/],
+  ['Manager', /but it threw: Class constructor Manager cannot be invoked without 'new'/],
+  ['nothing', /but it returned undefined$/],
+])('a reward manager that cannot be had says why: %s', (name, message) => {
+  const file = join(mkdtempSync(join(tmpdir(), 'manager-')), 'manager.cjs');
+  writeFileSync(
+    file,
+    "exports.throws = () => { throw new Error('no table'); };\nexports.Manager = class Manager {};\nexports.nothing = () => undefined;\n",
+  );
+  const config = loadConfig(writeConfig(), [
+    'reward.reward_manager.source=importlib',
+    `reward.reward_manager.name=${name}`,
+    `reward.reward_manager.module.path=${file}`,
+    `reward.reward_manager.module.name=${name}`,
+  ]);
+  expect(() => configuredReward(config)).toThrow(
+    expect.objectContaining({
+      code: 'INVALID_CONFIG',
+      path: 'reward.reward_manager.module',
+      message: expect.stringMatching(message),
+    }),
+  );
+});
+
 describe('prime_math', () => {
   test.each([
     ['2\\sqrt{3}', '\\sqrt{12}', 1],

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { printable } from '../base/printable';
 import { StoppableTimers } from '../base/stoppable_timers';
 import { reasonOf, show, toJson } from '../base/text';
+import { thrownAt } from '../base/thrown_at';
 import type { PromptImage } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
@@ -151,7 +152,10 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   } catch (cause) {
     options.signal?.throwIfAborted();
     if (concernsRun(cause)) throw (cause as { cause?: unknown }).cause ?? cause;
-    error = printable(reasonOf(cause), { max: 2000 });
+    error = printable(
+      `${reasonOf(cause)}${cause instanceof TroupeError ? '' : thrownAt(cause, __filename)}`,
+      { max: 2000 },
+    );
   } finally {
     inTime();
     options.signal?.removeEventListener('abort', end);

@@ -1,4 +1,5 @@
 import { reasonOf, show } from '../base/text';
+import { thrownAt } from '../base/thrown_at';
 import { TroupeError } from '../errors';
 import type { AdvantageConfig, AdvantageEstimator, AdvantageInputs, TokenColumn } from './advantage_types';
 import type { NumberArray } from './ragged';
@@ -24,7 +25,11 @@ export function runRegisteredEstimator<T extends TokenColumn>(
     result = estimator(inputs, config);
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
-    throw new TroupeError('INVALID_ARGUMENT', `${where} threw: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `${where} threw: ${reasonOf(cause)}${thrownAt(cause, __filename)}`,
+      { cause },
+    );
   }
   if (typeof result !== 'object' || result === null || result instanceof Promise) {
     const got = result instanceof Promise ? 'a promise' : show(result);

@@ -1,12 +1,14 @@
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { ConfigError } from '../errors';
-import { reasonOf } from './text';
+import { loadFailure } from './load_failure';
+
+const STACK = 100;
 
 /**
  * The exports of a user's module (.js, .cjs, .mjs, and .ts where Node runs TypeScript), relative paths from the working
  * directory. `key` is the key of the configuration that names it; `inPython`: where a file in Python belongs instead.
- * @throws ConfigError naming `key` and the file
+ * @throws ConfigError naming `key`, the file, the line and what to do
  */
 export function loadUserModule(path: string, key: string, inPython?: string): Record<string, unknown> {
   const file = resolve(path);
@@ -15,14 +17,16 @@ export function loadUserModule(path: string, key: string, inPython?: string): Re
     const instead = inPython === undefined ? '' : `; ${inPython}`;
     throw new ConfigError(`${key}: expected a JavaScript or TypeScript module, got ${file}${instead}`, key);
   }
+  if (statSync(file).isDirectory())
+    throw new ConfigError(`${key}: expected a file, got the directory ${file}`, key);
+  const { stackTraceLimit } = Error;
+  // The calls of Node's loader alone are more than the 10 that a stack has.
+  Error.stackTraceLimit = STACK;
   try {
     return require(file) as Record<string, unknown>;
   } catch (error) {
-    const typescript =
-      /\.[cm]?ts$/.test(file) && !('typescript' in process.features && process.features.typescript);
-    const hint = typescript
-      ? ` (this Node, ${process.version}, cannot load TypeScript: use Node >= 22.18 or compile the file to JavaScript)`
-      : '';
-    throw new ConfigError(`${key}: could not load ${file}: ${reasonOf(error)}${hint}`, key);
+    throw new ConfigError(`${key}: could not load ${file}: ${loadFailure(file, error, __filename)}`, key);
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
   }
 }

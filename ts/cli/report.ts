@@ -1,7 +1,7 @@
 import { types } from 'node:util';
 import { printable } from '../base/printable';
+import { thrownAt } from '../base/thrown_at';
 import { TroupeError } from '../errors';
-import { packageRoot } from '../install/package_root';
 
 /** A wrong command line: exit code 2. */
 export class UsageError extends Error {}
@@ -46,23 +46,12 @@ export function reportLeftBehind(
   debug: boolean,
   write?: (line: string) => void,
 ): void {
-  const place = placeOfUser(error);
+  const place = printable(thrownAt(error), { max: 1000 });
   const hint =
-    place === null
+    place === ''
       ? `${LEFT_BEHIND[kind]}. ${UNFORESEEN}`
-      : `${LEFT_BEHIND[kind]}: ${place}. Code that this process has loaded (an agent, a tool, a reward manager) has to await its promises, or catch what they throw.`;
+      : `${LEFT_BEHIND[kind]}${place}. Code that this process has loaded (an agent, a tool, a reward manager) has to await its promises, or catch what they throw.`;
   reportError(error, debug, write, hint);
-}
-
-/** The first place of its stack that is neither in our code, nor in that of Node.js or of a package; null: there is none. */
-function placeOfUser(error: unknown): string | null {
-  if (!types.isNativeError(error)) return null;
-  const frames = String(error.stack)
-    .split('\n')
-    .filter((line) => /^ +at .*:\d+:\d+\)?$/.test(line));
-  const others = [`${packageRoot}/dist/`, '/node_modules/', 'node:'];
-  const frame = frames.find((line) => !others.some((part) => line.includes(part)));
-  return frame === undefined ? null : printable(frame.trim(), { max: 1000 });
 }
 
 /** Ours, or the operating system's (ENOENT, EACCES, ...), which says what it could not do. */

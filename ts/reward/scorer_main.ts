@@ -1,6 +1,7 @@
 import { Worker } from 'node:worker_threads';
 import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
+import { thrownAt } from '../base/thrown_at';
 import { loadUserModule } from '../base/user_module';
 import { TroupeError } from '../errors';
 import { isBounded } from './contract/bounded';
@@ -16,7 +17,6 @@ import {
   type ScorerRequest,
   type ScorerSetup,
 } from './scorers/scorer_protocol';
-import { thrownAt } from './scorers/thrown_at';
 
 // The program of a scorer process (dist/reward/scorer_main.js), started by scorers/fork.ts.
 

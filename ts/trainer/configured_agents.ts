@@ -7,6 +7,7 @@ import { searchAgent } from '../agent/loops/search';
 import { toolAgent } from '../agent/loops/tool_agent';
 import type { ChatParts } from '../agent/run_agent';
 import { reasonOf } from '../base/text';
+import { thrownAt } from '../base/thrown_at';
 import { loadUserModule } from '../base/user_module';
 import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
@@ -128,7 +129,7 @@ function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string,
     return defineAgent(found as Agent);
   } catch (cause) {
     throw new ConfigError(
-      `${SECTION}.path: expected ${path} to export defineAgent({ run ... }) as ${name}: ${reasonOf(cause)}`,
+      `${SECTION}.path: expected ${path} to export defineAgent({ run ... }) as ${name}: ${reasonOf(cause)}${thrownAt(cause, __filename)}`,
       `${SECTION}.path`,
     );
   }

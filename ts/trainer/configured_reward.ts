@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { reasonOf } from '../base/text';
+import { reasonOf, show } from '../base/text';
+import { thrownAt } from '../base/thrown_at';
 import type { ResolvedConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
 import { ConfigError, TroupeError } from '../errors';
@@ -10,6 +11,7 @@ import type {
   RewardFunction,
   RewardManager,
   RewardManagerFactory,
+  RewardManagerOptions,
 } from '../reward/contract/types';
 import { loadExport } from '../reward/load';
 import { createRewardManager } from '../reward/manager';
@@ -74,7 +76,7 @@ export function configuredReward(
     module.name,
     'reward.reward_manager.module',
   ) as RewardManagerFactory;
-  return { reward: closing(factory(fn, options), own ?? usual), prepare };
+  return { reward: closing(madeBy(factory, fn, options, module), own ?? usual), prepare };
 }
 
 /** The user's function, in a process of its own. */
@@ -115,6 +117,30 @@ function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
     },
     close: () => process.close(),
   };
+}
+
+/** @throws ConfigError when the function that `module` names makes no manager */
+function madeBy(
+  factory: RewardManagerFactory,
+  fn: RewardFunction | BatchRewardFunction,
+  options: RewardManagerOptions,
+  { path, name }: ResolvedConfig['reward']['reward_manager']['module'],
+): RewardManager {
+  const key = 'reward.reward_manager.module';
+  const bad = (what: string): ConfigError =>
+    new ConfigError(
+      `${key}: expected ${name} of ${path} to return a manager, { score(samples) }, but it ${what}`,
+      key,
+    );
+  let manager: RewardManager | null | undefined;
+  try {
+    manager = factory(fn, options);
+  } catch (error) {
+    if (error instanceof ConfigError) throw error;
+    throw bad(`threw: ${reasonOf(error)}${thrownAt(error, __filename)}`);
+  }
+  if (typeof manager?.score !== 'function') throw bad(`returned ${show(manager)}`);
+  return manager;
 }
 
 /** A manager that takes the processes of its function with it. */

@@ -27,6 +27,6 @@ test('what an agent throws while it is told of tokens costs its trajectory, and 
     await model.generate(task().promptIds, { onTokens });
   };
   const trajectory = await run(agent, { engine });
-  expect(trajectory.error).toBe('the page is gone');
+  expect(trajectory.error).toBe(`the page is gone, at ${__filename}:23`);
   expect(aborted).toBe(1);
 });

@@ -207,7 +207,7 @@ describe('what a function returns', () => {
     expect(() => evaluatePolicyLoss('mine', failing, inputs)).toThrow(
       expect.objectContaining({
         cause,
-        message: expect.stringContaining("'mine' threw: off the map; no step"),
+        message: expect.stringContaining(`'mine' threw: off the map, at ${__filename}:203; no step`),
       }),
     );
   });

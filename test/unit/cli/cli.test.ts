@@ -147,7 +147,7 @@ test.each([
   const [first, second] = stderr.split('\n');
   expect(first).toBe('troupe: error: too late');
   expect(second).toMatch(message);
-  expect(second).toMatch(/at .*leaves\.cjs:2:\d+.* has to await its promises, or catch what they throw/);
+  expect(second).toMatch(/, at .*leaves\.cjs:2\. .* has to await its promises, or catch what they throw/);
 });
 
 test('what an agent has not waited for ends with its trajectory, and that is all', () => {

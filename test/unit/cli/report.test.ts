@@ -61,7 +61,7 @@ test('what nobody waited for: where it was, if that is not in our own code', () 
   expect(lines).toEqual([
     'troupe: error: x is not a function',
     expect.stringMatching(
-      /^A promise was rejected, and nobody waited for it: at async ask \(file:\/\/\/home\/me\/my agent\.mjs:7:11\)/,
+      /^A promise was rejected, and nobody waited for it, at \/home\/me\/my agent\.mjs:7\. Code that/,
     ),
   ]);
 });

@@ -36,7 +36,11 @@ describe('batch', () => {
   test.each<[string, () => unknown, RegExp]>([
     ['one score', () => 1, /expected an array of 3 scores .* got number/],
     ['too few', () => [1, 2], /expected an array of 3 scores .* got an array of 2/],
-    ['an error', () => Promise.reject(new Error('boom')), /failed \(boom\) for a batch of 3 responses/],
+    [
+      'an error',
+      () => Promise.reject(new Error('boom')),
+      /failed \(boom, at .*managers\.test\.ts:\d+\) for a batch of 3 responses/,
+    ],
     ['nothing, ever', () => new Promise(() => {}), /no answer within 0.05 s/],
   ])('%s fails the batch, or scores it 0', async (_, fn, message) => {
     const run = createRewardManager('batch', fn as BatchRewardFunction, { timeoutMs: 50 }).score(samples);
@@ -170,7 +174,9 @@ describe('rate_limited', () => {
     for (const { scores, failures } of [rewards, others])
       expect({ scores: [...scores], failures }).toEqual({ scores: [1, 0, 3], failures: 1 });
     const strict = createRewardManager('rate_limited', fn, { onError: 'fail' });
-    await expect(strict.score(samples)).rejects.toThrow(/failed \(503\) for response 1/);
+    await expect(strict.score(samples)).rejects.toThrow(
+      /failed \(503, at .*managers\.test\.ts:\d+\) for response 1/,
+    );
   });
 });
 

@@ -107,7 +107,7 @@ describe('naive', () => {
       () => {
         throw new Error('boom');
       },
-      /failed \(boom\) for response 1/,
+      /failed \(boom, at .*naive\.test\.ts:\d+\) for response 1/,
     ],
     ['NaN', () => Number.NaN, /expected a finite number .* got NaN/],
     ['no score', () => ({ acc: 1 }) as never, /got \{ score: undefined \}/],
@@ -132,7 +132,7 @@ describe('naive', () => {
           throw new Error('gone');
         },
       }),
-      /got some that are none \(gone\)/,
+      /got some that are none \(gone, at .*naive\.test\.ts:\d+\)/,
     ],
     ['returns a circle', () => circle, /expected JSON values beside the score .*circular/],
     ['returns a depth', () => depth, /expected JSON values beside the score .*Maximum call stack/],

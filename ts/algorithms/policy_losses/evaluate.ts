@@ -1,4 +1,5 @@
 import { reasonOf, show } from '../../base/text';
+import { thrownAt } from '../../base/thrown_at';
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 import type { PolicyLossFunction, PolicyLossFunctionInputs } from './registry';
@@ -33,7 +34,7 @@ export function evaluatePolicyLoss(
   } catch (error) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
-      `${where} threw: ${reasonOf(error)}; no step was taken on this mini-batch`,
+      `${where} threw: ${reasonOf(error)}${thrownAt(error, __filename)}; no step was taken on this mini-batch`,
       { cause: error },
     );
   }

@@ -2,6 +2,7 @@
 
 import { printable } from '../../base/printable';
 import { reasonOf, show, toJson } from '../../base/text';
+import { thrownAt } from '../../base/thrown_at';
 import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
 import { isBounded } from './bounded';
@@ -24,7 +25,10 @@ const excerpt = (value: unknown): string => {
 };
 
 /** What a function threw, as messages show it. */
-export const thrownText = (error: unknown): string => printable(reasonOf(error), { max: 1000 });
+export const thrownText = (error: unknown): string =>
+  printable(`${reasonOf(error)}${error instanceof TroupeError ? '' : thrownAt(error, __filename)}`, {
+    max: 1000,
+  });
 
 /** REWARD_FAILED for one response, with what there is to know about it. */
 function failure(sample: RewardSample, index: number, what: string, cause?: unknown): TroupeError {
