@@ -125,6 +125,8 @@ const linearAttention = ({ layers, keyHeads, valueHeads }) => ({
 /** config.json of a preset. */
 export function modelConfig(name) {
   const shape = SHAPES[name];
+  if (shape === undefined)
+    throw new Error(`expected a preset, one of ${Object.keys(SHAPES).join(', ')}, got ${name}`);
   return {
     architectures: [ARCHITECTURES[shape.family]],
     model_type: shape.family,

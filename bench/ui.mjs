@@ -1,7 +1,9 @@
-// The speed of the page of `troupe ui` in Chromium: node bench/ui.mjs [--runs 500] [--chromium PATH]. See docs/ui.md.
+// The speed of the page of `troupe ui` in Chromium: node bench/ui.mjs [--runs 500] [--chromium PATH]. See docs/ui.md. The browser: that of
+// --chromium, else of TROUPE_CHROMIUM, else Debian's.
 import { spawn } from 'node:child_process';
 import {
   appendFileSync,
+  existsSync,
   linkSync,
   mkdirSync,
   mkdtempSync,
@@ -23,9 +25,16 @@ const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..');
 const { values: args } = parseArgs({
   options: {
     runs: { type: 'string', default: '500' },
-    chromium: { type: 'string', default: '/usr/bin/chromium' },
+    chromium: { type: 'string', default: process.env.TROUPE_CHROMIUM ?? '/usr/bin/chromium' },
   },
 });
+
+if (!existsSync(args.chromium)) {
+  console.error(
+    `there is no Chromium at ${args.chromium}: install it (apt-get install chromium), or give --chromium PATH`,
+  );
+  process.exit(2);
+}
 
 const median = (numbers) => numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
 const say = (what, value) => console.log(`${what.padEnd(72)} ${value}`);

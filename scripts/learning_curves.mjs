@@ -108,17 +108,26 @@ function publishTable(table) {
   writeFileSync(file, `${before}${begin}\n${table}\n\n${PICTURE}\n${end}${rest.split(end)[1]}`);
 }
 
-const { values } = parseArgs({
-  options: {
+function readArguments() {
+  const options = {
     steps: { type: 'string' },
     directory: { type: 'string', default: join(ROOT, 'runs', 'learning-curves') },
     sft: { type: 'string', multiple: true, default: [] },
     publish: { type: 'boolean', default: false },
-  },
-});
-if (values.steps !== undefined && !/^[1-9]\d*$/.test(values.steps))
-  throw new Error(`--steps: expected a positive integer but got '${values.steps}'`);
-if (!existsSync(CLI)) throw new Error('dist/cli.js is missing: npm run build');
+  };
+  try {
+    const { values } = parseArgs({ options });
+    if (values.steps !== undefined && !/^[1-9]\d*$/.test(values.steps))
+      throw new Error(`--steps: expected a positive integer but got '${values.steps}'`);
+    if (!existsSync(CLI)) throw new Error('dist/cli.js is missing: npm run build');
+    return values;
+  } catch (error) {
+    console.error(`learning_curves: ${error.message}`);
+    return process.exit(2);
+  }
+}
+
+const values = readArguments();
 const directory = resolve(values.directory);
 mkdirSync(directory, { recursive: true });
 warmStart(directory, values.sft);

@@ -12,21 +12,27 @@ import { configuredAgents } from '../../dist/trainer/configured_agents.js';
 import { loadTokenizer } from '../../dist/trainer/training_data.js';
 
 const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..', '..');
-const { values, positionals } = parseArgs({
-  options: {
-    tasks: { type: 'string', default: '32' },
-    python: { type: 'string', default: 'python3' },
-    seed: { type: 'string', default: '1' },
-  },
-  allowPositionals: true,
-});
-const [model] = positionals;
-
 /** Of what was given. */
 function wrong(message) {
   console.error(`three_ways: ${message}`);
   process.exit(2);
 }
+
+function readArguments() {
+  const options = {
+    tasks: { type: 'string', default: '32' },
+    python: { type: 'string', default: 'python3' },
+    seed: { type: 'string', default: '1' },
+  };
+  try {
+    return parseArgs({ options, allowPositionals: true });
+  } catch (error) {
+    return wrong(error.message);
+  }
+}
+
+const { values, positionals } = readArguments();
+const [model] = positionals;
 
 if (model === undefined) wrong('expected the directory of a model, such as runs/agent/rl/final_model');
 const data = join(model, '..', '..', 'data', 'val.jsonl');

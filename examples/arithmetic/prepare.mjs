@@ -61,16 +61,27 @@ export function prepare(directory, { seed = 1, sizes = SIZES } = {}) {
   return { parameters: writeInitialModel(join(directory, 'initial_model'), random), sizes };
 }
 
-if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const { values, positionals } = parseArgs({
-    options: { seed: { type: 'string', default: '1' } },
-    allowPositionals: true,
-  });
-  if (positionals.length !== 1 || !Number.isInteger(Number(values.seed))) {
-    console.error('usage: node examples/arithmetic/prepare.mjs DIRECTORY [--seed N]');
-    process.exit(2);
+function readArguments() {
+  try {
+    const options = { seed: { type: 'string', default: '1' } };
+    const { values, positionals } = parseArgs({ options, allowPositionals: true });
+    const [to, ...others] = positionals;
+    const seed = Number(values.seed);
+    if (to === undefined || others.length > 0)
+      throw new Error(`expected one directory, got ${positionals.length}`);
+    if (!Number.isInteger(seed)) throw new Error(`--seed: expected an integer but got '${values.seed}'`);
+    return { to, seed };
+  } catch (error) {
+    console.error(
+      `prepare: ${error.message}\nusage: node examples/arithmetic/prepare.mjs DIRECTORY [--seed N]`,
+    );
+    return process.exit(2);
   }
-  const directory = resolve(positionals[0]);
-  const { parameters, sizes } = prepare(directory, { seed: Number(values.seed) });
+}
+
+if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const { to, seed } = readArguments();
+  const directory = resolve(to);
+  const { parameters, sizes } = prepare(directory, { seed });
   console.log(`${directory}: ${parameters} parameters, ${sizes.sft} demonstrations, ${sizes.train} prompts`);
 }

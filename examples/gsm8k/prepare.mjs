@@ -43,13 +43,21 @@ const demonstrationRow = ({ question, answer }) => ({
   messages: [user(question), { role: 'assistant', content: answer }],
 });
 
+function readLine(line, where) {
+  try {
+    return JSON.parse(line);
+  } catch (error) {
+    throw new Error(`${where}: expected a row of JSON: ${error.message}`);
+  }
+}
+
 async function readRows(file) {
   const rows = file.endsWith('.parquet')
     ? await parquetReadObjects({ file: await asyncBufferFromFile(file), compressors })
     : readFileSync(file, 'utf8')
         .split('\n')
-        .filter((line) => line.trim() !== '')
-        .map((line) => JSON.parse(line));
+        .map((line, i) => (line.trim() === '' ? null : readLine(line, `${file} line ${i + 1}`)))
+        .filter((row) => row !== null);
   for (const [i, row] of rows.entries()) {
     if (typeof row.question !== 'string' || typeof row.answer !== 'string')
       throw new Error(
@@ -77,17 +85,29 @@ async function prepare({ train, test, out }) {
   for (const [name, rows] of Object.entries(files)) writeRows(path.join(out, name), rows);
 }
 
-const { values } = parseArgs({
-  options: {
+/** Of the command line. */
+function wrong(message) {
+  console.error(
+    `prepare: ${message}\nusage: node examples/gsm8k/prepare.mjs --train FILE --test FILE [--out data/gsm8k]`,
+  );
+  process.exit(2);
+}
+
+function readArguments() {
+  const options = {
     train: { type: 'string' },
     test: { type: 'string' },
     out: { type: 'string', default: 'data/gsm8k' },
-  },
-});
-if (!values.train || !values.test) {
-  console.error('usage: node examples/gsm8k/prepare.mjs --train FILE --test FILE [--out data/gsm8k]');
-  process.exit(2);
+  };
+  try {
+    return parseArgs({ options }).values;
+  } catch (error) {
+    return wrong(error.message);
+  }
 }
+
+const values = readArguments();
+if (!values.train || !values.test) wrong('expected --train and --test');
 try {
   await prepare(values);
 } catch (error) {

@@ -65,7 +65,10 @@ test('one task, turn by turn', async () => {
     expect.stringMatching(/^--- user\n\{"a":\[1\]\}\n\nfailed: /),
   ]);
   const failed = await tried({ extra_info: { fails: true } });
-  expect([failed.code, failed.shown]).toEqual([1, expect.stringMatching(/\nfailed: no luck\n/)]);
+  expect([failed.code, failed.shown]).toEqual([
+    1,
+    expect.stringMatching(/\nfailed: no luck, at .*\/agent\.cjs:5\n/),
+  ]);
 });
 
 test('what a model or a tool has said does not reach the terminal as commands; as JSON it is whole', async () => {

@@ -1,7 +1,8 @@
+import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { readHeader } from '../../ts/checkpoint/safetensors';
 
@@ -9,6 +10,26 @@ type Row = Record<string, unknown>;
 
 /** A module of the example, untyped. */
 const example = (name: string) => import(`../../examples/arithmetic/${name}.mjs`);
+
+const ROOT = resolve(__dirname, '../..');
+
+test.each([
+  [['examples/arithmetic/prepare.mjs'], /^prepare: expected one directory, got 0\nusage: /],
+  [['examples/arithmetic/prepare.mjs', 'x', '--sed', '1'], /^prepare: Unknown option '--sed'.*\nusage: /],
+  [['examples/gsm8k/prepare.mjs'], /^prepare: expected --train and --test\nusage: /],
+  [['examples/gsm8k/prepare.mjs', '--trian', 'x'], /^prepare: Unknown option '--trian'.*\nusage: /],
+  [['examples/agent/three_ways.mjs', '--task', '3'], /^three_ways: Unknown option '--task'/],
+  [['scripts/learning_curves.mjs', '--steps', 'x'], /^learning_curves: --steps: .* got 'x'$/],
+  [['scripts/learning_curves.mjs', '--step', '3'], /^learning_curves: Unknown option '--step'/],
+  [['bench/ui.mjs', '--chromium', '/no/such'], /^there is no Chromium at \/no\/such: install it/],
+])('a wrong command line is told, without a stack: %j', ([script, ...args], message) => {
+  const { status, stderr } = spawnSync(process.execPath, [join(ROOT, script as string), ...args], {
+    encoding: 'utf8',
+  });
+  expect(status).toBe(2);
+  expect(stderr.trimEnd()).toMatch(message);
+  expect(stderr).not.toMatch(/^ +at /m);
+});
 
 describe('the arithmetic example', () => {
   let directory: string;
