@@ -1,3 +1,4 @@
+import { statSync } from 'node:fs';
 import { TroupeError } from '../errors';
 import { openJsonFile } from './json_file';
 import { ParquetFile } from './parquet_file';
@@ -15,6 +16,11 @@ export async function openRowFile(
   keptBytes?: number,
 ): Promise<RowFile> {
   if (typeof file !== 'string') return openJsonFile(file.path, { name: file.name });
+  if (statSync(file, { throwIfNoEntry: false })?.isDirectory())
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${file}: expected a .parquet, .jsonl or .json file, got a directory: name the files in it, as a list`,
+    );
   if (file.endsWith('.parquet')) return await ParquetFile.open(file, projection, keptBytes);
   if (file.endsWith('.jsonl') || file.endsWith('.json')) return openJsonFile(file);
   throw new TroupeError('INVALID_DATA', `[data] ${file}: expected a .parquet, .jsonl or .json file`);

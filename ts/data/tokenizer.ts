@@ -50,7 +50,7 @@ export class Tokenizer {
     if (definition === null) {
       throw new TroupeError(
         'INVALID_MODEL',
-        `[data] ${directory} has no tokenizer.json: expected a directory with a fast tokenizer (set actor_rollout_ref.model.tokenizer_path)`,
+        `[data] ${directory} has no tokenizer.json: expected a directory with a fast tokenizer: copy that of the model which this one was made from into it, or name its directory as tokenizer_path of the model in a configuration`,
       );
     }
     const configFile = path.join(directory, 'tokenizer_config.json');

@@ -1,7 +1,10 @@
 import { constants } from 'node:buffer';
-import { appendFileSync, readdirSync, readlinkSync, rmSync, symlinkSync, truncateSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readdirSync, readlinkSync, rmSync, symlinkSync, truncateSync } from 'node:fs';
+import { join } from 'node:path';
 import { openJsonFile } from '../../../ts/data/json_file';
 import type { Row } from '../../../ts/data/row';
+import { openRowFile } from '../../../ts/data/row_file';
+import { temporaryDirectory } from './fake_tokenizer';
 import { rowsOf, write } from './written_rows';
 
 describe('JSON', () => {
@@ -119,6 +122,16 @@ describe('JSON', () => {
   ])('an array with %s: line and row', (_, content, problem) => {
     const path = write('a.json', content);
     expect(() => openJsonFile(path)).toThrow(problem);
+  });
+
+  it.each(['rows', 'rows.parquet', 'rows.jsonl'])('a directory is told as one: %s', async (name) => {
+    const path = join(temporaryDirectory(), name);
+    mkdirSync(path);
+    await expect(openRowFile(path)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: `[data] ${path}: expected a .parquet, .jsonl or .json file, got a directory: name the files in it, as a list`,
+    });
+    await expect(openRowFile(`${path}.none.jsonl`)).rejects.toMatchObject({ code: 'IO' });
   });
 
   it('what is malformed is bad data, and what cannot be read is not', () => {

@@ -289,7 +289,9 @@ describe('chat templates', () => {
 describe('a directory', () => {
   it('without tokenizer.json is named', () => {
     const directory = temporaryDirectory();
-    expect(() => Tokenizer.load(directory)).toThrow(`${directory} has no tokenizer.json`);
+    expect(() => Tokenizer.load(directory)).toThrow(
+      `${directory} has no tokenizer.json: expected a directory with a fast tokenizer: copy that of the model which this one was made from into it, or`,
+    );
   });
 
   it.each(['{ "model": ', '{}'])('with a broken one is named: %s', (text) => {
