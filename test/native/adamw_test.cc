@@ -266,6 +266,7 @@ TEST(learning_rates) {
   CHECK_THROWS(parse_schedule("linear"), "unknown learning-rate schedule 'linear'");
   const Schedule endless{ScheduleKind::kCosine, 4, -1, 0.1};
   CHECK_THROWS(validate(endless), "total number of steps");
+  CHECK_THROWS(learning_rate(endless, 2, 4), "total number of steps");
 }
 
 }  // namespace

@@ -313,6 +313,8 @@ TEST(strategies_that_make_no_sense_are_refused) {
   CHECK_THROWS(parse_sharding_strategy("zero"),
                "[fsdp] expected sharding full_shard, shard_grad_op or no_shard, got zero");
   CHECK(message(3) == "[fsdp] expected a number of ranks per copy that divides 2 ranks, got 3");
+  // A single rank has all, whatever was asked for.
+  CHECK(shard_count(ShardingStrategy::kFullShard, 2, 1) == 1);
 }
 
 TEST_MAIN()

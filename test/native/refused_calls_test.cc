@@ -83,6 +83,33 @@ TEST(columns_that_one_rank_refuses) {
   });
 }
 
+TEST(columns_of_a_teacher_that_do_not_fit_are_refused) {
+  const auto engine = create_engine(options_of("qwen3", HeadKind::kLm));
+  const Share share = share_of(0, std::vector<int64_t>(kOwners.size(), 0));
+  PolicyLossOptions loss;
+  loss.distillation.emplace().top_k = 2;
+  const int64_t rows = share.a.numel();
+  const at::Tensor log_probs = at::full({rows, 2}, -1.0), ids = at::ones({rows, 2}, at::kInt);
+  const auto update = [&](const at::Tensor& teacher_log_probs, const at::Tensor& teacher_ids) {
+    PolicyBatch batch{share.tokens, share.mask, share.a, share.b, {}, {}, {}};
+    batch.teacher_log_probs = teacher_log_probs;
+    batch.teacher_ids = teacher_ids;
+    return engine->update_policy(batch, share.mini, loss, 1);
+  };
+  const std::string needs = ": the distillation needs 2 per response token (" + std::to_string(rows) + "), ";
+  const auto got = [&](int64_t count) { return needs + "got " + std::to_string(count); };
+  CHECK_THROWS(update({}, ids), "teacherLogProbs" + got(0));
+  CHECK_THROWS(update(log_probs.view({-1}), ids), "teacherLogProbs" + got(2 * rows));
+  CHECK_THROWS(update(log_probs.narrow(0, 1, rows - 1), ids), "teacherLogProbs" + got(2 * rows - 2));
+  CHECK_THROWS(update(log_probs.narrow(1, 0, 1), ids), "teacherLogProbs" + got(rows));
+  CHECK_THROWS(update(log_probs, {}), "teacherIds" + got(0));
+  CHECK_THROWS(update(log_probs, at::ones({rows, 3}, at::kInt)), "teacherIds" + got(3 * rows));
+  const at::Tensor outside = ids.clone();
+  outside[0][1] = int32_t{kVocabulary};
+  CHECK_THROWS(update(log_probs, outside), "teacherIds: expected ids in [0, ");
+  update(log_probs, ids);
+}
+
 // Not after the first backward pass.
 TEST(a_schedule_that_makes_no_sense_is_refused_before_any_work) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);

@@ -1,6 +1,7 @@
 // Experts that are recorded in one pass and taken in another one, on every layout.
 #include "batch/routed_experts.h"
 #include "model/expert_routing.h"
+#include "rollout/routing_pages.h"
 #include "tensor_training.h"
 
 using namespace troupe;
@@ -258,6 +259,20 @@ TEST(a_rollout_records_what_compute_log_prob_does) {
   }
 }
 
+TEST(choices_of_a_page_are_those_of_its_copy) {
+  RoutingPages pages({2, 4, 2});
+  const at::Tensor rows = at::arange(8, at::kByte).view({2, 4});
+  pages.store({{0, 0}, {0, 1}}, rows);
+  const std::vector<uint8_t> kept = pages.read({0}, 2);
+  CHECK(kept == std::vector<uint8_t>({0, 1, 2, 3, 4, 5, 6, 7}));
+  pages.copy_page(0, 100);  // beyond all pages so far
+  CHECK(pages.read({100}, 2) == kept && pages.read({0}, 2) == kept);
+  pages.store({{100, 1}}, rows.narrow(0, 0, 1));
+  CHECK(pages.read({100}, 2) == std::vector<uint8_t>({0, 1, 2, 3, 0, 1, 2, 3}) && pages.read({0}, 2) == kept);
+  pages.copy_page(100, 0);
+  CHECK(pages.read({0}, 2) == pages.read({100}, 2));
+}
+
 TEST(more_experts_than_a_byte_counts) {
   EngineOptions options = mixture();
   options.model.moe_layers[0] = false;
@@ -286,7 +301,10 @@ TEST(choices_that_cannot_be_are_refused) {
     CHECK_THROWS(engine->compute_log_prob(told, 1, false, false), message);
   };
   const int64_t width = routing_shape(options.model).width();
-  const at::Tensor unknown = good.clone(), twice = good.clone(), last = good.clone();
+  const at::Tensor first = good.clone(), unknown = good.clone(), twice = good.clone(), last = good.clone();
+  first[width - 1] = 4;
+  expect(first,
+         "sequence 0, position 0, layer 1 of 2 with experts: expected 2 different experts below 4, got 4");
   unknown[3 * width] = 4;
   expect(unknown,
          "sequence 0, position 3, layer 0 of 2 with experts: expected 2 different experts below 4, got 4");

@@ -66,6 +66,33 @@ TEST(values_that_are_no_numbers_are_counted_wherever_they_are) {
   CHECK_THROWS(read(values), "in 3 of its 600000 values");
 }
 
+// As an engine writes them: the flat parameter in pieces that end anywhere.
+TEST(rows_of_a_parameter_are_written_where_they_belong_in_the_file) {
+  const std::string path = "/tmp/troupe_rows_" + std::to_string(::getpid());
+  const at::Tensor values = at::arange(24, at::kFloat).view({6, 4});
+  TensorFile file{path, "header", 6 + 24 * 4, {}};
+  file.tensors.push_back({"weight", 2, 3, false, "inner rows", 6, "F32", {}});
+  file.tensors.push_back({"weight", 0, 2, true, "first rows", 6 + 12 * 4, "F32", {}});
+  file.tensors.push_back({"weight", 5, 1, false, "last row", 6 + 20 * 4, "F32", {}});
+  {
+    TensorFileWriter writer(file, true);
+    for (int64_t begin = 0; begin < 24; begin += 7) {
+      const at::Tensor piece = values.view({-1}).narrow(0, begin, std::min<int64_t>(7, 24 - begin));
+      for (const TensorSlice& slice : file.tensors) writer.write(slice, {6, 4}, begin, piece);
+    }
+    writer.keep();
+  }
+  const at::Tensor found = at::empty(24);
+  std::FILE* in = std::fopen(path.c_str(), "r");
+  CHECK(in != nullptr && std::fseek(in, 6, SEEK_SET) == 0 &&
+        std::fread(found.mutable_data_ptr(), 4, 24, in) == 24 && std::fgetc(in) == EOF);
+  if (in != nullptr) std::fclose(in);
+  ::unlink(path.c_str());
+  CHECK(found.narrow(0, 0, 12).equal(values.narrow(0, 2, 3).reshape({-1})));
+  CHECK(found.narrow(0, 12, 8).equal(values.narrow(0, 0, 2).t().reshape({-1})));
+  CHECK(found.narrow(0, 20, 4).equal(values[5]));
+}
+
 namespace {
 
 // A file of blocks and one of scales, [rows, 64] in MXFP4; rows [begin, end) of the parameter are asked for.

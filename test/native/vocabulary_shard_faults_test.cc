@@ -60,6 +60,10 @@ TEST(inputs_that_do_not_fit_are_refused_on_all_ranks_alike) {
        },
        head + "targets in [0, 100), the whole vocabulary, got -1 in row 5 on rank 2"},
       {[](HeadTask& task, int64_t rank) {
+         if (rank == 1) task.targets[0] = 100;
+       },
+       head + "targets in [0, 100), the whole vocabulary, got 100 in row 0 on rank 1"},
+      {[](HeadTask& task, int64_t rank) {
          if (rank == 1) task.targets = task.targets.narrow(0, 0, 127);
        },
        head + "128 targets of Int on rank 1, got 127 of Int"},
