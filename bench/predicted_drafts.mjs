@@ -42,7 +42,12 @@ function writeModel(directory) {
   const random = new Random(1);
   const tensors = [];
   const add = (name, shape, of) =>
-    tensors.push([name, 'F32', shape, () => Float32Array.from({ length: shape.reduce((a, b) => a * b) }, of)]);
+    tensors.push([
+      name,
+      'F32',
+      shape,
+      () => Float32Array.from({ length: shape.reduce((a, b) => a * b) }, of),
+    ]);
   const matrix = (name, rows, columns) => add(name, [rows, columns], () => 0.02 * random.normal());
   const vector = (name, size, value) => add(name, [size], () => value);
   const block = (name) => {
@@ -110,7 +115,9 @@ async function train(from, to) {
     const metrics = await actor.updateSft(batch);
     if (step % 50 === 0 || step + 1 === steps) {
       const of = (name) => metrics[name].toFixed(2);
-      console.log(`step ${step}: loss ${of('actor/loss')}, of the layer ${of('actor/mtp_losses/mtp_1_loss')}`);
+      console.log(
+        `step ${step}: loss ${of('actor/loss')}, of the layer ${of('actor/mtp_losses/mtp_1_loss')}`,
+      );
     }
   }
   await actor.saveModel(to, { dtype: 'float32' });

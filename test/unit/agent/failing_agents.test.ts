@@ -43,7 +43,7 @@ describe('a trainer with an agent', () => {
     });
     const { trainer: one } = run({ options: { agent: broken } });
     await expect(one.fit()).rejects.toThrow(
-      /every one of 8 tasks: no such file. Correct the agent, or what its tools need.*on_error=zero is for some/,
+      /every one of 8 tasks: no such file, at .*failing_agents\.test\.ts:\d+\. Correct the agent, or what its tools need.*on_error=zero is for some/,
     );
   });
 

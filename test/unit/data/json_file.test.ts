@@ -1,5 +1,13 @@
 import { constants } from 'node:buffer';
-import { appendFileSync, mkdirSync, readdirSync, readlinkSync, rmSync, symlinkSync, truncateSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdirSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { openJsonFile } from '../../../ts/data/json_file';
 import type { Row } from '../../../ts/data/row';
