@@ -4,7 +4,6 @@ import { ColumnMemory } from '../batch/column_memory';
 import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import type { SavedTokenizer } from '../checkpoint/save_files';
-import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
 import {
   type DataLayout,
   oneToAll,
@@ -23,11 +22,12 @@ import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol'
 import { checkLayout } from './check_layout';
 import { checkSequences } from './check_sequences';
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
-import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
+import type { EngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
 import { checkFinite } from './finite_columns';
 import { flopUtilisation } from './flops';
 import { predictionUse } from './mtp_options';
+import { deviceOf, nativeOptions } from './native_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
 import { rewardModel, withTower } from './role_model';
@@ -39,7 +39,6 @@ const DEFAULT_LR: Readonly<Record<RoleName, number>> = {
   critic: 1e-5,
   reward_model: 0,
 };
-const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
 
 /**
  * An engine with a head in every worker of a group, and the model it was made from: what an actor and a critic have in
@@ -352,56 +351,4 @@ export class RoleEngine {
     this.replacing?.end();
     return this.closing;
   }
-}
-
-/**
- * Where the engine runs, decided before a worker is started: which GPU it sees, how many threads it has and how it talks to the others
- * follow from it.
- */
-function deviceOf(where: string, o: EngineOptions, { device, worldSize }: ResolvedEngineOptions): Device {
-  if (o.group === undefined) return deviceOfWorkers(where, device, worldSize, machineOf(o.launcher));
-  if (device === null || device === o.group.device) return o.group.device;
-  throw badOption(
-    where,
-    `device '${device}': the workers of the given group were started for '${o.group.device}': leave it out, or launch the group with it`,
-  );
-}
-
-function nativeOptions(
-  group: WorkerGroup,
-  device: Device,
-  o: ResolvedEngineOptions,
-  model: LoadedModel,
-  lora: Lora | null,
-): NativeEngineOptions {
-  const info = group.buildInfo();
-  if (device === 'cuda' && !(info.cuda && info.deviceCount > 0)) {
-    const why = info.cuda ? 'the worker sees no GPU' : 'the native build has no CUDA support';
-    throw badOption(
-      o.name,
-      `device 'cuda': ${why}; run 'troupe doctor' to see what was found, or give device 'cpu'`,
-    );
-  }
-  return {
-    model: model.config,
-    device,
-    dtype: o.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
-    masterDtype: o.masterDtype,
-    maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
-    gradientCheckpointing: o.gradientCheckpointing,
-    optim: o.optim,
-    lora: lora?.native ?? null,
-    prediction: o.mtp?.training ?? null,
-    seed: o.seed,
-    numThreads: o.numThreads,
-    sharding: o.sharding,
-    shardSize: o.shardSize,
-    ulysses: o.ulysses,
-    parallel: o.parallel,
-    pipeline: o.pipeline,
-    prefetch: o.prefetch,
-    reduction: o.reduction,
-    reduceDtype: o.reduceDtype,
-    offload: o.offload,
-  };
 }
