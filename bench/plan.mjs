@@ -282,6 +282,7 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, frozen
       group,
       dtype,
       gradientCheckpointing: checkpointing,
+      activationOffload: false,
       optim: verb === 'update' ? {} : null,
       numThreads: threads,
     };
@@ -335,11 +336,20 @@ async function predict(one) {
     layout: { ...ONE_MODEL, pipeline: { ...ONE_MODEL.pipeline, stages: pipeline } },
     capacity,
     gradientCheckpointing: checkpointing,
+    activationOffload: false,
     inference: verb === 'update' ? null : load,
     update: verb === 'update' ? load : null,
     rollouts: [],
     placement: ON_DEVICE,
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
+    keys: {
+      capacity: '',
+      dtype: '',
+      gradientCheckpointing: '',
+      activationOffload: '',
+      layout: '',
+      sharding: '',
+      placement: '',
+    },
   };
   const spec = { device: 'cpu', worldSize: workers, threads, memory: null, roles: [role] };
   const { phases } = await planMemory(spec, engines);

@@ -160,6 +160,7 @@ EngineOptions read_engine_options(const Field& dto) {
   options.master_dtype = parse_dtype(dto["masterDtype"].string());
   options.max_tokens = dto["maxTokens"].integer();
   options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
+  options.activation_offload = dto["activationOffload"].boolean();
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
   if (const Field lora = dto["lora"]; !lora.is_null()) options.lora = read_lora(lora);
   if (const Field prediction = dto["prediction"]; !prediction.is_null())

@@ -45,6 +45,8 @@ struct EngineOptions {
   at::ScalarType master_dtype = at::kFloat;
   int64_t max_tokens = 0;  // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
+  // What is kept of recomputed blocks waits on the host, from their forward to their backward.
+  bool activation_offload = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained
   // Of a model that trains layers that predict further tokens (ModelConfig::prediction): every update does.

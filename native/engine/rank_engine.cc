@@ -69,6 +69,9 @@ const EngineOptions& checked(const EngineOptions& options) {
             "[engine] layers that predict further tokens are there with the whole model alone: expected no "
             "adapters beside them");
   }
+  require(options.gradient_checkpointing || !options.activation_offload, ErrorCode::kInvalidArgument,
+          "[engine] offloaded activations (activationOffload) are the inputs of blocks that are recomputed: "
+          "expected gradientCheckpointing beside them");
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
@@ -148,6 +151,7 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
       transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get(),
                    PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr, ep_,
                    context_ ? &*context_ : nullptr) {
+  if (options.activation_offload) activation_offload_.emplace(device_);
   if (exchange_ && options.model.head == HeadKind::kLm)
     vocabulary_.emplace(*mesh_.tp(), vocabulary_offsets(options.model.vocab_size, exchange_->size()));
   const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
@@ -327,7 +331,8 @@ void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& l
   const PipelineShape shape{options_.pipeline.stages, rounds, options_.pipeline.chunks,
                             options_.gradient_checkpointing ? 3 : 2};
   StageWork work(
-      transformer_, static_cast<int64_t>(micros.size()), options_.gradient_checkpointing, head,
+      transformer_, static_cast<int64_t>(micros.size()), options_.gradient_checkpointing,
+      activation_offload_ ? &*activation_offload_ : nullptr, head,
       [&](int64_t micro) { return gather_rows(batch, layout, micros[static_cast<size_t>(micro)]); },
       [this] { check_abort(); });
   run_pipeline(pipeline_schedule(training ? options_.pipeline_order : PipelineOrder::kForward, shape,

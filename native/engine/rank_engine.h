@@ -189,6 +189,7 @@ class RankEngine final : public Engine {
   std::optional<Exchange> exchange_;                // none where each rank has whole matrices
   std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_
   Transformer transformer_;
+  std::optional<ActivationOffload> activation_offload_;
   std::optional<int64_t> embedding_peer_;  // the stage that has the embeddings, too
   bool prepared_ = false;
   std::unique_ptr<DecodingCopy> copy_;  // null where a generation is laid out as training

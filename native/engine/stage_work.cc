@@ -7,11 +7,12 @@
 
 namespace troupe {
 
-StageWork::StageWork(Transformer& transformer, int64_t count, bool checkpointing, HeadWork head,
-                     std::function<MicroRows(int64_t micro)> rows, std::function<void()> check)
+StageWork::StageWork(Transformer& transformer, int64_t count, bool checkpointing, ActivationOffload* offload,
+                     HeadWork head, std::function<MicroRows(int64_t micro)> rows, std::function<void()> check)
     : transformer_(transformer),
       count_(count),
       checkpointing_(checkpointing),
+      offload_(offload),
       head_(std::move(head)),
       rows_(std::move(rows)),
       check_(std::move(check)) {}
@@ -46,7 +47,7 @@ at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x)
   check_();
   Stage& stage = transformer_.stages()[static_cast<size_t>(chunk)];
   Flight& own = flight(micro);
-  StagePass& pass = own.passes[static_cast<size_t>(chunk)].emplace(training(), checkpointing_);
+  StagePass& pass = own.passes[static_cast<size_t>(chunk)].emplace(training(), checkpointing_, offload_);
   at::Tensor y = stage.forward(own.rows ? &own.rows->part : nullptr, x, pass);
   if (training()) {
     if (!stage.range().head) return y;

@@ -27,9 +27,10 @@ struct HeadWork {
 // Micro-batches 0 to `count` of this rank's pipeline; those of a higher number are empty.
 class StageWork final : public PipelineWork {
  public:
-  // rows: of a micro-batch. check: before each step; throws to end the work.
-  StageWork(Transformer& transformer, int64_t count, bool checkpointing, HeadWork head,
-            std::function<MicroRows(int64_t micro)> rows, std::function<void()> check);
+  // checkpointing, offload: as of a StagePass. rows: of a micro-batch. check: before each step; throws to end
+  // the work.
+  StageWork(Transformer& transformer, int64_t count, bool checkpointing, ActivationOffload* offload,
+            HeadWork head, std::function<MicroRows(int64_t micro)> rows, std::function<void()> check);
 
   at::Tensor message(int64_t micro) override;
   at::Tensor forward(int64_t chunk, int64_t micro, const at::Tensor& x) override;
@@ -50,6 +51,7 @@ class StageWork final : public PipelineWork {
   Transformer& transformer_;
   int64_t count_;
   bool checkpointing_;
+  ActivationOffload* offload_;
   HeadWork head_;
   std::function<MicroRows(int64_t)> rows_;
   std::function<void()> check_;

@@ -56,8 +56,8 @@ struct RowContext {
 };
 
 // What the backward pass of a block reads; with an exchange that scatters rows, x, mid and the inputs of the
-// post norms have this rank's [T', H] of them. With gradient checkpointing only x is kept, and the rest is
-// recomputed.
+// post norms have this rank's [T', H] of them. With gradient checkpointing x alone is kept until then, in an
+// ActivationStack, and the rest is recomputed.
 struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;

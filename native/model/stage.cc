@@ -220,7 +220,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
       [&](size_t layer) {
         const Range range("layer", range_.first + static_cast<int64_t>(layer));
         BlockSaved* saved = pass.training ? &pass.blocks[layer] : nullptr;
-        if (pass.checkpointing) saved->x = y;
+        if (pass.checkpointing) pass.inputs.push(y);
         y = blocks_[layer].forward(y, rows, pass.checkpointing ? nullptr : saved);
         pass.images.add(range_.first + static_cast<int64_t>(layer), y);
       },
@@ -271,6 +271,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
   }
   at::Tensor dx = dy;
   pass.rows.phase = "backward";
+  pass.inputs.fetch();
   in_backward_order(
       pass,
       [&] {
@@ -282,7 +283,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
         BlockSaved& saved = pass.blocks[layer];
         if (pass.image_training && pass.images.adds(range_.first + static_cast<int64_t>(layer)))
           pass.image_gradients.deepstack.push_back(image_gradient(dx, pass));
-        if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, pass.rows, saved);  // checkpointed
+        if (pass.checkpointing) blocks_[layer].recompute(pass.inputs.pop(), pass.rows, saved);
         dx = blocks_[layer].backward(dx, pass.rows, saved);
         saved = BlockSaved{};
       },

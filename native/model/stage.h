@@ -11,6 +11,7 @@
 #include "batch/routed_experts.h"
 #include "megatron/context_group.h"
 #include "megatron/exchange.h"
+#include "model/activation_stack.h"
 #include "model/block.h"
 #include "model/image_rows.h"
 #include "model/model_config.h"
@@ -34,11 +35,15 @@ struct PredictionTask {
 // One micro-batch in a stage, from its forward to the end of its backward, or of its use of the head. Several
 // may be under way at the same time.
 struct StagePass {
-  explicit StagePass(bool training, bool checkpointing = false)
-      : training(training), checkpointing(training && checkpointing) {}
+  // offload: where the blocks' inputs are kept with checkpointing; null: on their device.
+  explicit StagePass(bool training, bool checkpointing = false, ActivationOffload* offload = nullptr)
+      : training(training), checkpointing(training && checkpointing), inputs(offload) {
+    vision.inputs = ActivationStack(offload);
+  }
 
-  bool training;       // a backward follows
-  bool checkpointing;  // only the blocks' inputs are kept
+  bool training;           // a backward follows
+  bool checkpointing;      // only the blocks' inputs are kept
+  ActivationStack inputs;  // these
   RowContext rows;
   at::Tensor tokens;               // [T] int32
   int64_t real_rows = 0;           // of the T, those that belong to a sequence

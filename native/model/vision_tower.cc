@@ -104,7 +104,7 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
     Lease block = lease(block_groups_[layer]);
     if (any) {
       BlockSaved& saved = p.blocks[layer];
-      if (training && checkpointing) saved.x = x;
+      if (training && checkpointing) p.inputs.push(x);
       x = blocks_[layer].forward(x, p.of(config_, static_cast<int64_t>(layer)),
                                  training && !checkpointing ? &saved : nullptr);
       const std::vector<int64_t>& after = config_.deepstack_layers;
@@ -132,6 +132,7 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
   const bool any = gradients.embeddings.defined();
   at::Tensor dx;
   std::vector<at::Tensor> d_stacked(deepstack_.size());
+  pass.inputs.fetch();
   Lease mergers = lease(mergers_group_);
   if (any) {
     pass.rows.phase = pass.windows.phase = "backward";
@@ -153,7 +154,7 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
       if (found != after.end()) dx.add_(d_stacked[static_cast<size_t>(found - after.begin())]);
       BlockSaved& saved = pass.blocks[layer];
       const RowContext& rows = pass.of(config_, static_cast<int64_t>(layer));
-      if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, rows, saved);  // checkpointed
+      if (!saved.qkv.defined()) blocks_[layer].recompute(pass.inputs.pop(), rows, saved);  // checkpointed
       dx = blocks_[layer].backward(dx, rows, saved);
       saved = BlockSaved{};
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batch/images.h"
+#include "model/activation_stack.h"
 #include "model/block.h"
 #include "model/image_patches.h"
 #include "model/vision_merger.h"
@@ -28,6 +29,7 @@ struct VisionPass {
   at::Tensor values;         // [T, patch values] in the compute dtype
   RowContext rows, windows;  // of layers that see all of an image, and of those that see windows
   std::vector<BlockSaved> blocks;
+  ActivationStack inputs;  // of the blocks, with checkpointing
 
   RowContext& of(const VisionConfig& config, int64_t layer) {
     return config.has_windows(layer) ? windows : rows;

@@ -48,6 +48,13 @@ test('two workers with everything on the host and gathers ahead do what two with
   }
 });
 
+test('activations that wait on the host change no number', async () => {
+  const o = { worldSize: 2, gradientCheckpointing: true };
+  const plain = await withActor(o, everyVerb);
+  for (const offload of [{}, everything])
+    expect(await withActor({ ...o, offload, activationOffload: true }, everyVerb)).toEqual(plain); // bitwise
+});
+
 test('state that is moved between calls comes back by itself, and a checkpoint is the same from there', async () => {
   const still = await withActor({ worldSize: 2 }, async (actor) => {
     const runs = [await everyVerb(actor), await everyVerb(actor)];
@@ -153,6 +160,9 @@ test('mistakes are named', async () => {
   const create = (o: object) => withActor(o as Partial<EngineOptions>, async () => undefined);
   await expect(create({ offload: { parameters: true } })).rejects.toThrow(
     /offload\] unknown option 'parameters'; did you mean 'params'/,
+  );
+  await expect(create({ activationOffload: true })).rejects.toThrow(
+    /activationOffload: what waits on the host .*: expected gradientCheckpointing true beside it/,
   );
   await expect(create({ parallel: { reduce: 'epoch' } })).rejects.toThrow(
     /parallel.reduce: expected one of micro_batch, mini_batch but got "epoch"/,

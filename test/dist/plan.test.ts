@@ -154,6 +154,22 @@ test('what is offloaded lies on the host, and one group of it at a time on a GPU
   expect(total(saved)).toBeGreaterThanOrEqual(total(await report(cpu, target)));
 });
 
+test('activations of a GPU that wait on the host are advised, and save what is said', async () => {
+  const checkpointing = 'actor_rollout_ref.model.enable_gradient_checkpointing=true';
+  const change = 'actor_rollout_ref.model.enable_activation_offload=true';
+  const target = { gpus: 4, memory: 2 ** 30, advise: true };
+  const before = await report([checkpointing], target);
+  const knob = before.advice.knobs.find((other) => other.change === change);
+  const after = await report([checkpointing, change], target);
+  expect(knob?.saves).toBe(before.peak.total - after.peak.total);
+  expect(knob?.saves).toBeGreaterThan(0);
+  expect(after.advice.knobs.map((other) => other.change)).not.toContain(change);
+  const kept = await report([], target);
+  expect(kept.advice.knobs.map((other) => other.change)).not.toContain(change);
+  const cpu = await report([checkpointing, 'trainer.device=cpu'], target);
+  expect(cpu.advice.knobs.map((other) => other.change)).not.toContain(change);
+});
+
 test('gathering ahead takes one more block; gradients that are kept whole take all of them', async () => {
   const target = { gpus: 4 };
   const checkpointing = 'actor_rollout_ref.model.enable_gradient_checkpointing=true';

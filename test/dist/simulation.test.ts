@@ -46,6 +46,7 @@ function specOf(
     placement: o.placement ?? ON_DEVICE,
     capacity: 8,
     gradientCheckpointing: o.checkpointing ?? false,
+    activationOffload: false,
     inference: o.frozen ? load : null,
     update: o.frozen ? null : load,
     rollouts: [],

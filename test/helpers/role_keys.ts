@@ -5,6 +5,7 @@ export const NO_KEYS: RoleSpec['keys'] = {
   capacity: '',
   dtype: '',
   gradientCheckpointing: '',
+  activationOffload: '',
   layout: '',
   sharding: '',
   placement: '',

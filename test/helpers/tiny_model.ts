@@ -102,6 +102,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     reduceDtype: 'float32',
     maxTokens: 64,
     gradientCheckpointing: false,
+    activationOffload: false,
     optim: tinyOptim,
     seed: 1,
     numThreads: 1,

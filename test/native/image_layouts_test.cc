@@ -96,7 +96,8 @@ Gradients tower_gradients(const Place& place, bool checkpointing, const PackedTo
                           place.exchange, nullptr, place.context);
   Stage& stage = transformer.stages().front();
   const PackedTokens packed = place.part(whole);
-  StagePass pass(true, checkpointing);
+  ActivationOffload offload(at::kCPU);
+  StagePass pass(true, checkpointing, checkpointing ? &offload : nullptr);
   const at::Tensor hidden = stage.forward(&packed, {}, pass);
   Gradients found;
   found.predictions = packed.predictions;

@@ -78,6 +78,7 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   options.pipeline.stages = layout.pp;
   options.pipeline.chunks = layout.vpp;
   options.gradient_checkpointing = layout.recompute;
+  options.activation_offload = layout.recompute && !layout.sequence_parallel;
   return options;
 }
 

@@ -21,7 +21,7 @@ struct Setup {
   HeadKind head = HeadKind::kLm;
   int64_t ranks = 1;
   at::ScalarType dtype = at::kFloat, masters = at::kFloat;
-  bool checkpointing = false;
+  bool checkpointing = false, offloaded = false;  // offloaded: the inputs of recomputed blocks
   bool lora = false;
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
   bool kl_loss = false;
@@ -72,7 +72,9 @@ inline std::string describe(const Setup& c) {
          (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + (c.frozen ? " frozen" : "") +
          " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
          (c.masters == at::kFloat ? "" : " masters") + " | " + ranks + " | " +
-         (c.checkpointing ? "yes" : "no");
+         (!c.checkpointing ? "no"
+          : c.offloaded    ? "yes, offloaded"
+                           : "yes");
 }
 
 // A tower whose rows are the larger part of a micro-batch with kImages.
@@ -135,6 +137,7 @@ inline EngineOptions options_of(const Setup& c) {
   options.master_dtype = c.masters;
   options.max_tokens = kCapacity;
   options.gradient_checkpointing = c.checkpointing;
+  options.activation_offload = c.offloaded;
   if (!c.frozen) options.optim = AdamWOptions{};
   options.num_threads = 1;  // what other threads allocate is not counted
   options.sharding = c.sharding;

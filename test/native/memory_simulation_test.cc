@@ -83,6 +83,7 @@ const std::vector<Setup> kSetups{
      .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 2, .pp = 2},
     {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .vpp = 2},
+    {.variant = "qwen3", .ranks = 2, .checkpointing = true, .offloaded = true, .pp = 2, .vpp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .ep = 2},
     {.variant = "glm4_moe", .ranks = 2, .ep = 2},
     {.variant = "latent"},
@@ -101,6 +102,7 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true, .cp = 2},
     {.variant = "qwen3"},
     {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .kl_loss = true},
+    {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .offloaded = true},
     {.variant = "qwen3", .ranks = 2},
     {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16},
     {.variant = "qwen3", .dtype = at::kBFloat16, .masters = at::kBFloat16},
@@ -138,6 +140,7 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .pp = 2, .frozen = true},
     {.variant = "qwen3", .tower = Setup::Tower::kDeepstack},
     {.variant = "qwen3", .checkpointing = true, .tower = Setup::Tower::kDeepstack},
+    {.variant = "qwen3", .checkpointing = true, .offloaded = true, .tower = Setup::Tower::kDeepstack},
     {.variant = "qwen3", .ranks = 2, .tower = Setup::Tower::kDeepstack},
     {.variant = "qwen3",
      .ranks = 2,
@@ -299,6 +302,26 @@ TEST(gradients_that_are_summed_beside_the_backward_take_two_more_of_a_block) {
   const int64_t more = gathered(true, true) - gathered(false, true);
   CHECK(more >= 2 * block && more < 2 * block + (1 << 20));
   CHECK(gathered({}, true) == gathered(true, true) && gathered({}, false) == gathered(false, false));
+}
+
+// On a GPU with offloaded activations more layers take no more of them: what is kept of each lies on the
+// host.
+TEST(offloaded_activations_do_not_grow_with_the_layers) {
+  const auto activations = [](int64_t layers, bool offloaded) {
+    EngineOptions options = options_of({.variant = "qwen3", .checkpointing = true, .offloaded = offloaded});
+    options.model.num_layers = layers;
+    give_windows(options.model, std::vector<int64_t>(static_cast<size_t>(layers), 0));
+    MemoryWork work;
+    work.update = work_of({.variant = "qwen3"}, options).update;
+    for (const PhasePeak& phase : simulate_memory(options, 0, 1, work, /*gpu=*/true).phases) {
+      if (phase.verb == "update") return phase.parts[static_cast<size_t>(MemoryPart::kActivations)];
+    }
+    return int64_t{-1};
+  };
+  const int64_t rows = 4 * kCapacity * 256;  // [T, H] float32
+  CHECK(activations(12, true) == activations(6, true));
+  CHECK(activations(12, false) == activations(6, false) + 6 * rows);
+  CHECK(activations(12, true) < activations(12, false) - 8 * rows);
 }
 
 TEST(a_rollout_holds_the_pages_that_are_planned) {

@@ -6,8 +6,8 @@
 #include "generation.h"
 #include "sharded_training.h"
 
-// State on the host, gathers ahead of their use, and gradients that are summed once per mini-batch: none of
-// them changes a number more than the order of a sum does.
+// State and activations on the host, gathers ahead of their use, and gradients that are summed once per
+// mini-batch: none of them changes a number more than the order of a sum does.
 
 using namespace troupe;
 using namespace troupe::test;
@@ -21,6 +21,7 @@ struct Variant {
   StateKinds offload;
   bool prefetch = false;
   bool checkpointing = false;
+  bool activations = false;
 };
 
 const std::vector<Variant> kVariants = {
@@ -29,13 +30,15 @@ const std::vector<Variant> kVariants = {
     {"gradients", {false, true, false}, false, true},
     {"parameters and moments", {true, false, true}},
     {"prefetch", {}, true},
-    {"everything", kAll, true, true},
+    {"activations", {}, false, true, true},
+    {"everything", kAll, true, true, true},
 };
 
 EngineOptions with(EngineOptions options, const Variant& variant) {
   options.offload = variant.offload;
   options.prefetch = variant.prefetch;
   options.gradient_checkpointing = variant.checkpointing;
+  options.activation_offload = variant.activations;
   return options;
 }
 

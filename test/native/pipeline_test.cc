@@ -48,7 +48,7 @@ std::vector<Outcome> train_layout(EngineOptions options, const Layout& layout,
   options.parallel.tp = layout.tp;
   options.parallel.ep = layout.ep;
   options.sequence_parallel = layout.sequence_parallel;
-  options.gradient_checkpointing = layout.checkpointing;
+  options.gradient_checkpointing = options.activation_offload = layout.checkpointing;
   // The ranks of a pipeline are called with the same data.
   return train_shares(
       options, [&](int64_t rank) { return share_of(layout.data_part(rank), owners); },

@@ -158,6 +158,7 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
     options.model.prediction = PredictionConfig{draw.between(1, 2), draw.coin()};
     options.prediction.detach = draw.coin();
   }
+  options.activation_offload = options.gradient_checkpointing && draw.coin();
   const auto axis = [](const char* name, int64_t size) { return name + std::to_string(size); };
   drawn.name = family + " " + axis("drawn from ", static_cast<int64_t>(seed)) +
                axis(": layers ", model.num_layers) + axis(", tp ", dims.tp) + axis(" cp ", dims.cp) +

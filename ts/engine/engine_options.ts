@@ -140,6 +140,11 @@ export interface EngineOptions {
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
   /**
+   * What is kept of the blocks that gradientCheckpointing recomputes, their inputs, waits in pinned memory of the host from a block's forward to
+   * its backward; default false. docs/distributed.md.
+   */
+  activationOffload?: boolean;
+  /**
    * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Qwen2.5-VL and
    * Qwen3-VL are always read whole.
    */
@@ -191,6 +196,7 @@ export interface ResolvedEngineOptions {
   masterDtype: 'float32' | 'bfloat16';
   maxTokens: number | null;
   gradientCheckpointing: boolean;
+  activationOffload: boolean;
   readsImages: boolean;
   freezeVisionTower: boolean;
   optim: NativeAdamWOptions | null;
@@ -215,6 +221,7 @@ const KEYS = [
   'parallel',
 ].concat([
   'gradientCheckpointing',
+  'activationOffload',
   'readsImages',
   'freezeVisionTower',
   'offload',
@@ -247,6 +254,20 @@ const dtypeOption = (
   value: 'float32' | 'bfloat16' | undefined,
 ): 'float32' | 'bfloat16' | null =>
   value === undefined ? null : choiceOption(where, name, value, ['float32', 'bfloat16'], 'float32');
+
+function resolveRecomputation(
+  where: string,
+  o: EngineOptions,
+): Pick<ResolvedEngineOptions, 'gradientCheckpointing' | 'activationOffload'> {
+  const gradientCheckpointing = flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false);
+  const activationOffload = flagOption(where, 'activationOffload', o.activationOffload, false);
+  if (activationOffload && !gradientCheckpointing)
+    throw badOption(
+      where,
+      'activationOffload: what waits on the host are the inputs of blocks that are recomputed: expected gradientCheckpointing true beside it',
+    );
+  return { gradientCheckpointing, activationOffload };
+}
 
 /** Applies the defaults that need no worker and refuses what this release cannot do. */
 export function resolveEngineOptions(
@@ -294,7 +315,7 @@ export function resolveEngineOptions(
       o.maxTokensPerMicroBatch === undefined
         ? null
         : countOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, RUN_LIMITS.batchTokens),
-    gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
+    ...resolveRecomputation(where, o),
     readsImages: flagOption(where, 'readsImages', o.readsImages, false),
     freezeVisionTower: flagOption(where, 'freezeVisionTower', o.freezeVisionTower, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),

@@ -49,6 +49,7 @@ export function nativeOptions(
     masterDtype: o.masterDtype,
     maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
     gradientCheckpointing: o.gradientCheckpointing,
+    activationOffload: o.activationOffload,
     optim: o.optim,
     lora: lora?.native ?? null,
     prediction: o.mtp?.training ?? null,

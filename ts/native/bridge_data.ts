@@ -46,6 +46,8 @@ export interface NativeEngineOptions {
   masterDtype: 'float32' | 'bfloat16';
   maxTokens: number;
   gradientCheckpointing: boolean;
+  /** What is kept of recomputed blocks waits on the host. */
+  activationOffload: boolean;
   optim: NativeAdamWOptions | null;
   /** null: every parameter is trained. */
   lora: NativeLoraOptions | null;

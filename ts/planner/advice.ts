@@ -47,6 +47,7 @@ export async function advise(spec: PlanSpec, plan: Plan, engines: EngineMemory):
   };
   const changes = [
     ...checkpointing(spec),
+    ...activationOffload(spec),
     ...(await capacities(spec, engines)),
     ...halfPrecision(spec),
     ...narrowMasters(spec),
@@ -80,6 +81,19 @@ function checkpointing(spec: PlanSpec): Change[] {
     text: key,
     spec: withRoles(spec, (role) =>
       role.keys.gradientCheckpointing === key ? { ...role, gradientCheckpointing: true } : role,
+    ),
+  }));
+}
+
+/** What is kept of recomputed blocks to the host of a GPU. */
+function activationOffload(spec: PlanSpec): Change[] {
+  if (spec.device !== 'cuda') return [];
+  const onDevice = (role: RoleSpec): boolean => role.gradientCheckpointing && !role.activationOffload;
+  const keys = spec.roles.filter(onDevice).map((role) => role.keys.activationOffload as string);
+  return distinct(keys).map((key) => ({
+    text: key,
+    spec: withRoles(spec, (role) =>
+      role.keys.activationOffload === key ? { ...role, activationOffload: true } : role,
     ),
   }));
 }
@@ -312,6 +326,7 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
     (role): RoleSpec => ({
       ...narrowed(decoded(role)),
       gradientCheckpointing: role.update !== null,
+      activationOffload: role.update !== null && spec.device === 'cuda',
       dtype: 'bfloat16',
       strategy: 'full_shard',
       placement: role.keys.placement === null ? role.placement : { ...role.placement, ...ON_HOST },

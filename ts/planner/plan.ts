@@ -104,6 +104,8 @@ export interface RoleSpec {
   /** Tokens of `capacity` that its key does not count. Default 0. */
   uncounted?: number;
   gradientCheckpointing: boolean;
+  /** What is kept with it waits on the host. */
+  activationOffload: boolean;
   /** compute_log_prob or compute_values; null: not called. */
   inference: Load | null;
   /** One mini-batch of an update; null: an inference-only engine. */
@@ -116,6 +118,8 @@ export interface RoleSpec {
     dtype: string;
     /** With the value that turns it on. */
     gradientCheckpointing: string | null;
+    /** The same; null: it does not learn. */
+    activationOffload: string | null;
     /** Section of the keys of the layout. */
     layout: string;
     sharding: string;

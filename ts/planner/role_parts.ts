@@ -81,6 +81,7 @@ export function roleSpec(
     },
     capacity: role.tokensPerRank,
     gradientCheckpointing: role.gradientCheckpointing,
+    activationOffload: role.activationOffload,
     inference: null,
     update: null,
     rollouts: [],

@@ -43,14 +43,22 @@ export function engineOptions(
 
 /** What a role that learns has besides; `totalSteps`: see optimOptions. */
 export function trainedOptions(
-  { gradientCheckpointing, lora, masterDtype, optim, tokenizer }: RoleSettings,
+  { gradientCheckpointing, activationOffload, lora, masterDtype, optim, tokenizer }: RoleSettings,
   totalSteps: number,
 ): Pick<
   EngineOptions,
-  'gradientCheckpointing' | 'freezeVisionTower' | 'lora' | 'masterDtype' | 'mtp' | 'optim' | 'savedTokenizer'
+  | 'activationOffload'
+  | 'freezeVisionTower'
+  | 'gradientCheckpointing'
+  | 'lora'
+  | 'masterDtype'
+  | 'mtp'
+  | 'optim'
+  | 'savedTokenizer'
 > {
   return {
     gradientCheckpointing,
+    ...(activationOffload ? { activationOffload } : {}),
     ...(masterDtype === 'bfloat16' ? { masterDtype } : {}),
     optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),
     ...lora,

@@ -2,6 +2,7 @@
 import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { type EngineDtype, type LearnerDtypes, learnerDtypes } from '../config/derived/master_dtype';
+import { recomputesBlocks, recomputingKey } from '../config/derived/recomputation';
 import { usesLora } from '../config/derived/roles';
 import { generatesInTraining } from '../config/derived/rollout_place';
 import { sftLayout } from '../config/derived/sft_layout';
@@ -43,6 +44,8 @@ export interface RoleSettings {
   /** Packing capacity of one rank; a micro-batch has `ulysses` (or the layout's `cp`) times as many. */
   tokensPerRank: number;
   gradientCheckpointing: boolean;
+  /** What is kept of blocks that are recomputed waits on the host. */
+  activationOffload: boolean;
   /** In place of config.json's; null: those. */
   maxPositionEmbeddings: number | null;
   /** With the tower of a model whose language model may be read alone. */
@@ -63,6 +66,8 @@ export interface RoleSettings {
     dtype: string;
     /** With the value that turns it on. */
     gradientCheckpointing: string | null;
+    /** The same; null: it does not learn. */
+    activationOffload: string | null;
     sharding: string;
     /** Section of param_offload and what is beside it; null: there is none. */
     placement: string | null;
@@ -112,32 +117,6 @@ const dtypesOf = (
     ? learnerDtypes(megatron.dtype, 'float32')
     : learnerDtypes(fsdp.dtype, fsdp.model_dtype);
 
-interface Strategy {
-  strategy: Learner['strategy'];
-  megatron: {
-    override_transformer_config: Pick<
-      Learner['megatron']['override_transformer_config'],
-      'recompute_granularity'
-    >;
-  };
-}
-
-/** What Megatron's section says of recomputation; null: nothing, or it is not read. */
-const granularityOf = ({ strategy, megatron }: Strategy): 'full' | 'selective' | null =>
-  strategy === 'megatron' ? megatron.override_transformer_config.recompute_granularity : null;
-
-/** Whether a role that learns keeps a block's input alone for the backward pass. */
-function recomputesBlocks(role: Strategy, model: { enable_gradient_checkpointing: boolean }): boolean {
-  const granularity = granularityOf(role);
-  return granularity === null ? model.enable_gradient_checkpointing : granularity === 'full';
-}
-
-/** The key that makes it do so. */
-const recomputingKey = (role: Strategy, layoutSection: string, model: string): string =>
-  granularityOf(role) === null
-    ? `${model}.enable_gradient_checkpointing=true`
-    : `${layoutSection}.override_transformer_config.recompute_granularity=full`;
-
 interface PolicyModel {
   readonly path: string;
   readonly tokenizer_path: string | null;
@@ -164,6 +143,7 @@ export function actorSettings(config: ResolvedConfig): RoleSettings {
     ulysses: ulyssesOf(actor, actor.fsdp_config),
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(actor, model),
+    activationOffload: model.enable_activation_offload,
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
     lora: {
@@ -180,7 +160,11 @@ export function actorSettings(config: ResolvedConfig): RoleSettings {
       lora: 'actor_rollout_ref.model',
       capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: recomputingKey(actor, `${ACTOR}.megatron`, 'actor_rollout_ref.model'),
+      gradientCheckpointing: recomputingKey(actor, {
+        layout: `${ACTOR}.megatron`,
+        model: 'actor_rollout_ref.model',
+      }),
+      activationOffload: 'actor_rollout_ref.model.enable_activation_offload=true',
       sharding: spread.section,
       placement: spread.section,
       reduction: `${ACTOR}.fsdp_config.gradient_reduction`,
@@ -207,6 +191,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
     ulysses: ref.ulysses_sequence_parallel_size,
     tokensPerRank: ref.log_prob_max_token_len_per_gpu,
     gradientCheckpointing: false,
+    activationOffload: false,
     lora: withoutMtp(actor.lora),
     optim: null,
     keys: {
@@ -214,6 +199,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
       ulysses: `${REFERENCE}.ulysses_sequence_parallel_size`,
       capacity: `${REFERENCE}.log_prob_max_token_len_per_gpu`,
       gradientCheckpointing: null,
+      activationOffload: null,
       placement: spread.section,
       reduction: null,
       ...(megatron ? { layout: spread.section, sharding: spread.section } : {}),
@@ -234,12 +220,14 @@ export function rolloutSettings(config: ResolvedConfig): RoleSettings {
     ulysses: 1,
     tokensPerRank: actor.tokensPerRank * actor.ulysses * (actor.layout.cp ?? 1),
     gradientCheckpointing: false,
+    activationOffload: false,
     lora: { ...withoutMtp(actor.lora), ...heldMtp(config) },
     optim: null,
     keys: {
       ...actor.keys,
       layout: ROLLOUT,
       gradientCheckpointing: null,
+      activationOffload: null,
       sharding: ROLLOUT,
       placement: null,
       reduction: null,
@@ -262,6 +250,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
     ulysses: ulyssesOf(critic, model.fsdp_config),
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(critic, model),
+    activationOffload: model.enable_activation_offload,
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: false,
     lora: loraOptions(model),
@@ -273,7 +262,8 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
       lora: 'critic.model',
       capacity: 'critic.ppo_max_token_len_per_gpu',
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: recomputingKey(critic, 'critic.megatron', 'critic.model'),
+      gradientCheckpointing: recomputingKey(critic, { layout: 'critic.megatron', model: 'critic.model' }),
+      activationOffload: 'critic.model.enable_activation_offload=true',
       sharding: spread.section,
       placement: spread.section,
       reduction: 'critic.model.fsdp_config.gradient_reduction',
@@ -304,6 +294,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     ulysses: keys.ulysses_sequence_parallel_size,
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
+    activationOffload: false,
     maxPositionEmbeddings: null,
     readsImages: false,
     lora: {},
@@ -316,6 +307,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
       capacity: `${REWARD_MODEL}.forward_max_token_len_per_gpu`,
       dtype: `${megatron && keys.megatron.dtype !== null ? spread.section : REWARD_MODEL}.dtype`,
       gradientCheckpointing: null,
+      activationOffload: null,
       sharding: spread.section,
       placement: spread.section,
       reduction: null,
@@ -340,6 +332,7 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
     ulysses,
     tokensPerRank: data.max_token_len_per_gpu,
     gradientCheckpointing: recomputesBlocks(role, model),
+    activationOffload: model.enable_activation_offload,
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
     lora: { ...loraOptions(model), ...mtpOptions(model) },
@@ -351,7 +344,8 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
       lora: 'model',
       capacity: 'data.max_token_len_per_gpu',
       dtype: 'model.dtype',
-      gradientCheckpointing: recomputingKey(role, 'engine', 'model'),
+      gradientCheckpointing: recomputingKey(role, { layout: 'engine', model: 'model' }),
+      activationOffload: 'model.enable_activation_offload=true',
       sharding: spread.section,
       placement: 'model.fsdp_config',
       reduction: 'model.fsdp_config.gradient_reduction',

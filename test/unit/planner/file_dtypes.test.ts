@@ -24,6 +24,7 @@ const specOf = (directory: string): RoleSpec => {
     placement: ON_DEVICE,
     capacity: 8,
     gradientCheckpointing: false,
+    activationOffload: false,
     inference: null,
     update: null,
     rollouts: [],

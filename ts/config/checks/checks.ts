@@ -14,6 +14,7 @@ import { checkMasterDtype } from '../derived/master_dtype';
 import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { checkProfile, checkSftProfile } from '../derived/profile';
+import { checkActivationOffload, checkSftActivationOffload } from '../derived/recomputation';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
@@ -90,6 +91,7 @@ export function checkConsistency(config: ResolvedConfig): void {
         actor.ppo_max_token_len_per_gpu,
         sharingRanks(actor, actor.fsdp_config),
       ),
+    () => checkActivationOffload(config),
     () => checkOptim('actor_rollout_ref.actor.optim', actor.optim),
     () => checkRoleDtypes('actor_rollout_ref.actor.fsdp_config', actor.fsdp_config),
     () => {
@@ -189,6 +191,7 @@ export function checkSft(config: ResolvedSftConfig): void {
     () => checkDataFiles(config.data, false),
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkSftLayout(config),
+    () => checkSftActivationOffload(config),
     () => checkOptim('optim', config.optim),
     () => {
       const { dtype, fsdp_config: fsdp } = config.model;

@@ -3,16 +3,25 @@ import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 
-const KEYS = ['param_offload', 'optimizer_offload', 'grad_offload', 'offload_policy'];
+const KEYS = [
+  'param_offload',
+  'optimizer_offload',
+  'grad_offload',
+  'offload_policy',
+  'enable_activation_offload',
+];
 
 type Section = Readonly<Record<string, unknown>>;
 
 function sectionsOf(config: ResolvedConfig | ResolvedSftConfig): Readonly<Record<string, Section>> {
-  if (!('actor_rollout_ref' in config)) return { 'model.fsdp_config': config.model.fsdp_config };
-  const { actor, ref } = config.actor_rollout_ref;
+  if (!('actor_rollout_ref' in config))
+    return { model: config.model, 'model.fsdp_config': config.model.fsdp_config };
+  const { actor, ref, model } = config.actor_rollout_ref;
   return {
+    'actor_rollout_ref.model': model,
     'actor_rollout_ref.actor.fsdp_config': actor.fsdp_config,
     'actor_rollout_ref.ref.fsdp_config': ref.fsdp_config,
+    'critic.model': config.critic.model,
     'critic.model.fsdp_config': config.critic.model.fsdp_config,
     'reward.reward_model.model.fsdp_config': config.reward.reward_model.model.fsdp_config,
     ...Object.fromEntries(

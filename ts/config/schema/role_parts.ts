@@ -248,11 +248,18 @@ export const readImages = field(
   'Of a model whose language model is a model of its own (Qwen3.5): read its tower for images, too. null: where the data have a column data.image_key.',
 );
 
+export const activationOffload = field(
+  bool,
+  false,
+  'The inputs of recomputed blocks on the host, from their forward to their backward. On cpu it saves nothing.',
+);
+
 /** What every model directory is asked. */
 export const model = {
   tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
   custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
   enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
+  enable_activation_offload: activationOffload,
   gradient_checkpointing_kwargs: ignored('enable_gradient_checkpointing says all'),
   trust_remote_code: ignored('models are data: no code is run from a model directory'),
   external_lib: fixed([null], 'no Python is involved'),
@@ -266,6 +273,5 @@ export const model = {
   fused_kernel_options: ignored(FUSED),
   use_liger: ignored(FUSED),
   use_shm: ignored('weights are read once per worker'),
-  enable_activation_offload: needs('activation offloading', false),
   ...lora,
 };

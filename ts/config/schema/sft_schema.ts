@@ -31,6 +31,7 @@ import { ADAMW, megatronOptim, overrideOptimizer } from './optim_section';
 import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
 import {
+  activationOffload,
   fsdpConfig,
   mixedPrecision,
   mtp,
@@ -155,11 +156,11 @@ export const sftSchema = {
     hf_config_path: needs('a config.json beside the model directory'),
     override_config: overrideConfig,
     mtp: { ...mtp, enable_rollout: NO_ROLLOUT, num_speculative_tokens: NO_ROLLOUT },
-    enable_activation_offload: needs('activation offloading', false),
     router_z_loss_coef: sftRouterZLoss,
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
     custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
     enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
+    enable_activation_offload: activationOffload,
     dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   },
   optim: {
