@@ -37,6 +37,7 @@ const EXAMPLES = {
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',
   gpt_oss: 'gpt-oss-20b, gpt-oss-120b ([as published, in MXFP4](#gpt-oss))',
+  qwen2_vl: 'Qwen2-VL 2B, 7B, 72B; QVQ-72B ([images](#images))',
   qwen2_5_vl: 'Qwen2.5-VL 3B, 7B, 32B, 72B ([images](#images))',
   qwen3_vl: 'Qwen3-VL 2B, 4B, 8B, 32B ([images](#images))',
   qwen3_vl_moe: 'Qwen3-VL-30B-A3B, 235B-A22B ([images](#images))',

@@ -10,7 +10,7 @@ const CASES = {
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>
     /video_key=/.test(text) ||
-    (!/qwen-?2\.?5-?vl|qwen-?3-?vl-\d+b|qwen-?3\.5/i.test(model) &&
+    (!/qwen-?2(\.?5)?-?vl|qwen-?3-?vl-\d+b|qwen-?3\.5/i.test(model) &&
       (/image_key=(?!null)|freeze_vision_tower=True|limit_images=\d/.test(text) ||
         /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model))),
   'GPUs of the trainer lent to the rollout': ({ text }) =>

@@ -33,6 +33,13 @@ DECODER = dict(
 TOWER = dict(depth=8, hidden_size=640, num_heads=8, out_hidden_size=512)
 
 
+def qwen2_vl():
+    ropes = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]}
+    tower = dict(depth=8, embed_dim=640, num_heads=8, hidden_size=512, mlp_ratio=4, patch_size=14)
+    config = transformers.Qwen2VLConfig(text_config=DECODER | {"rope_parameters": ropes}, vision_config=tower, **TOKENS)
+    return transformers.Qwen2VLForConditionalGeneration, config
+
+
 def qwen2_5_vl():
     ropes = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]}
     tower = TOWER | dict(intermediate_size=1712, patch_size=14, window_size=112, fullatt_block_indexes=[3, 7])
@@ -47,7 +54,7 @@ def qwen3_vl():
     return transformers.Qwen3VLForConditionalGeneration, transformers.Qwen3VLConfig(text_config=text, vision_config=tower, **TOKENS)
 
 
-FAMILIES = {"qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl}
+FAMILIES = {"qwen2_vl": qwen2_vl, "qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl}
 
 
 def processor(patch, size):

@@ -13,13 +13,14 @@ constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
 
 VisionConfig read_vision(const Field& dto) {
   constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kRelu};
+                                       Activation::kQuickGelu, Activation::kRelu};
   VisionConfig vision;
   vision.num_layers = dto["numLayers"].integer();
   vision.hidden_size = dto["hiddenSize"].integer();
   vision.num_heads = dto["numHeads"].integer();
   vision.intermediate_size = dto["intermediateSize"].integer();
-  vision.activation = kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu"})];
+  vision.activation =
+      kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu"})];
   vision.gated_mlp = dto["gatedMlp"].boolean();
   vision.norm = kNorms[dto["norm"].word({"rms", "layer"})];
   vision.norm_eps = dto["normEps"].number();
@@ -42,8 +43,8 @@ VisionConfig read_vision(const Field& dto) {
 
 ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
-  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kRelu, Activation::kClampedSwiglu};
+  constexpr std::array kActivations = {Activation::kSilu,      Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kQuickGelu, Activation::kRelu, Activation::kClampedSwiglu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned};
   ModelConfig model;
   model.family = dto["family"].string();
@@ -75,8 +76,8 @@ ModelConfig read_model(const Field& dto) {
   model.output_bias = dto["outputBias"].boolean();
   model.mlp_bias = dto["mlpBias"].boolean();
   model.gated_mlp = dto["gatedMlp"].boolean();
-  model.activation =
-      kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu", "clamped_swiglu"})];
+  model.activation = kActivations[dto["activation"].word(
+      {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "clamped_swiglu"})];
   model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();

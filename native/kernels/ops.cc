@@ -127,6 +127,7 @@ kernels::ActivationId activation_id(Activation kind) {
     case Activation::kSilu: return kernels::kSiluId;
     case Activation::kGelu: return kernels::kGeluId;
     case Activation::kGeluTanh: return kernels::kGeluTanhId;
+    case Activation::kQuickGelu: return kernels::kQuickGeluId;
     case Activation::kRelu: return kernels::kReluId;
     case Activation::kSigmoid: return kernels::kSigmoidId;
     case Activation::kClampedSwiglu: return kernels::kClampedSwigluId;

@@ -16,7 +16,7 @@ namespace troupe {
 
 enum class NormKind { kRms, kLayer };
 // kClampedSwiglu: of pairs of a gate and an up (gpt-oss), see activation_forward.
-enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kSigmoid, kClampedSwiglu };
+enum class Activation { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kSigmoid, kClampedSwiglu };
 
 }  // namespace troupe
 

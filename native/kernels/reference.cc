@@ -70,6 +70,7 @@ at::Tensor act(Activation kind, const at::Tensor& x) {
     case Activation::kSilu: return x * at::sigmoid(x);
     case Activation::kGelu: return x * 0.5 * (1.0 + at::erf(x * kInverseSqrt2));
     case Activation::kGeluTanh: return x * 0.5 * (1.0 + at::tanh(kTanhInner * (x + 0.044715 * x * x * x)));
+    case Activation::kQuickGelu: return x * at::sigmoid(kernels::kQuickGeluSlope * x);
     case Activation::kRelu: return at::relu(x);
     case Activation::kSigmoid: return at::sigmoid(x);
     case Activation::kClampedSwiglu: return {};  // of pairs, below
@@ -88,6 +89,10 @@ at::Tensor act_slope(Activation kind, const at::Tensor& x) {
     case Activation::kGeluTanh: {
       const at::Tensor t = at::tanh(kTanhInner * (x + 0.044715 * x * x * x));
       return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * kTanhInner * (1.0 + 3 * 0.044715 * x * x);
+    }
+    case Activation::kQuickGelu: {
+      const at::Tensor s = at::sigmoid(kernels::kQuickGeluSlope * x);
+      return s * (1.0 + kernels::kQuickGeluSlope * x * (1.0 - s));
     }
     case Activation::kRelu: return x.gt(0).to(x.scalar_type());
     case Activation::kSigmoid: {

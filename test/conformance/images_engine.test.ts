@@ -36,6 +36,7 @@ const learning = { optim: { lr: 0.01 } };
 /** Room for some sequences alone. */
 const PAGES = 8 * 3 * 2 * 2 * 16 * 4 * 32;
 const CACHE = {
+  qwen2_vl: PAGES / 2,
   qwen2_5_vl: PAGES / 2,
   qwen3_vl: PAGES,
   qwen3_vl_moe: PAGES,
@@ -182,7 +183,7 @@ describe.each(VISION_NAMES)('%s', (name) => {
       second = (await actor.computeLogProb(batch)).logProbs;
     });
     const moments = readTensors(path.join(checkpoint, 'optimizer'), 'exp_avg');
-    const tower = name === 'qwen2_5_vl' ? 'visual' : 'model.visual';
+    const tower = name.startsWith('qwen2') ? 'visual' : 'model.visual';
     expect(moments.has(`${tower}.patch_embed.proj.weight`)).toBe(true);
     await withActor({ ...options, ...learning }, async (actor) => {
       await actor.loadCheckpoint(checkpoint);

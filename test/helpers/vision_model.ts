@@ -24,7 +24,14 @@ interface Sequence {
 const read = (file: string): unknown => JSON.parse(readFileSync(path.join(IMAGES, file), 'utf8'));
 
 /** Names of the models. Of the last two the language model may be read alone. */
-export const VISION_NAMES = ['qwen2_5_vl', 'qwen3_vl', 'qwen3_vl_moe', 'qwen3_5', 'qwen3_5_moe'] as const;
+export const VISION_NAMES = [
+  'qwen2_vl',
+  'qwen2_5_vl',
+  'qwen3_vl',
+  'qwen3_vl_moe',
+  'qwen3_5',
+  'qwen3_5_moe',
+] as const;
 export type VisionName = (typeof VISION_NAMES)[number];
 
 /** A model and what was recorded of it. */

@@ -145,7 +145,7 @@ export interface EngineOptions {
    */
   activationOffload?: boolean;
   /**
-   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Qwen2.5-VL and
+   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Qwen2-VL, Qwen2.5-VL and
    * Qwen3-VL are always read whole.
    */
   readsImages?: boolean;

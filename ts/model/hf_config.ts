@@ -20,7 +20,7 @@ import { gptOss } from './hf_gpt_oss';
 import { granite, graniteMoe } from './hf_granite';
 import { deepseekV3 } from './hf_latent';
 import { olmo2, olmo3 } from './hf_olmo';
-import { qwen25Vl } from './hf_qwen25_vl';
+import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
@@ -182,6 +182,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
     case 'gpt_oss':
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
+    case 'qwen2_vl':
+      return qwen2Vl(parsed as FamilyConfig<'qwen2_vl'>, raw, where);
     case 'qwen2_5_vl':
       return qwen25Vl(parsed as FamilyConfig<'qwen2_5_vl'>, raw, where);
     case 'qwen3_vl':

@@ -12,6 +12,7 @@ const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
   gelu_new: 'gelu_tanh',
   gelu_fast: 'gelu_tanh',
   gelu_pytorch_tanh: 'gelu_tanh',
+  quick_gelu: 'quick_gelu',
   relu: 'relu',
 };
 

@@ -20,6 +20,7 @@ import {
   deepseekExperts,
   deepTower,
   expertCount,
+  firstTower,
   gatedDelta,
   granite,
   olmo2,
@@ -293,6 +294,7 @@ export const schemas = {
     swiglu_alpha: real(1.702),
     swiglu_limit: real(7),
   }),
+  qwen2_vl: z.object({ text_config: qwen25, vision_config: firstTower, ...besideTower(151655) }),
   qwen2_5_vl: z.object({ text_config: qwen25, vision_config: windowTower, ...besideTower(151655) }),
   qwen3_vl: z.object({
     text_config: z.object({

@@ -190,7 +190,7 @@ export const plainTower = z.object({
     .transform((): number[] => []),
 });
 
-/** Qwen2.5-VL's language model. */
+/** The language model of Qwen2-VL and Qwen2.5-VL. */
 export const qwen25 = qwen2.extend({
   vocab_size: int(152064, 'vocabulary'),
   hidden_size: int(8192, 'width'),
@@ -202,7 +202,22 @@ export const qwen25 = qwen2.extend({
   max_window_layers: layerIndex.nullish().transform((v) => v ?? 80),
 });
 
-/** And its tower. */
+/** The tower of the first. */
+export const firstTower = z.object({
+  depth: int(32, 'layers'),
+  embed_dim: int(1280, 'width'),
+  hidden_size: int(3584, 'width'),
+  hidden_act: text('quick_gelu'),
+  mlp_ratio: int(4, 'headDim'),
+  num_heads: int(16, 'heads'),
+  in_channels: z.literal(3).nullish(),
+  patch_size: int(14, 'headDim'),
+  spatial_merge_size: int(2, 'headDim'),
+  temporal_patch_size: int(2, 'headDim'),
+  rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
+});
+
+/** And of the second. */
 export const windowTower = z.object({
   depth: int(32, 'layers'),
   hidden_size: int(3584, 'width'),

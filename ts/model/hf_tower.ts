@@ -29,24 +29,31 @@ export function checkedParts(raw: Raw, where: string): { text: Raw; inside: stri
   return { text, inside: `${where}: text_config` };
 }
 
+/** What config.json calls the width of a tower, and that of the rows that it gives. */
+interface WidthKeys {
+  own: string;
+  out: string;
+}
+
 /** LayerNorm, an MLP without a gate, attention that sees all of an image, neither learned positions nor deepstack. */
 export function plainTower(
   v: TowerConfig,
   imageToken: number,
   native: NativeModelConfig,
   where: string,
+  keys: WidthKeys = { own: 'hidden_size', out: 'out_hidden_size' },
 ): NativeVisionConfig {
   const inside = `${where}: vision_config`;
   const headDim = v.hidden_size / v.num_heads;
   if (!Number.isInteger(headDim) || headDim % 4 !== 0)
     throw invalid(
       inside,
-      `hidden_size ${v.hidden_size} of ${v.num_heads} num_heads: expected heads whose size divides by 4`,
+      `${keys.own} ${v.hidden_size} of ${v.num_heads} num_heads: expected heads whose size divides by 4`,
     );
   if (v.out_hidden_size !== native.hiddenSize)
     throw invalid(
       inside,
-      `out_hidden_size ${v.out_hidden_size}: expected the hidden_size ${native.hiddenSize} of text_config`,
+      `${keys.out} ${v.out_hidden_size}: expected the hidden_size ${native.hiddenSize} of text_config`,
     );
   if (imageToken >= native.vocabSize)
     throw invalid(where, `image_token_id ${imageToken}: expected one below vocab_size ${native.vocabSize}`);

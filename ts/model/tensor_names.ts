@@ -45,7 +45,8 @@ const decoderRoot = (c: NativeModelConfig): string =>
   c.vision === null || hasFirstNames(c) ? 'model' : 'model.language_model';
 
 /** Published with the names of classes before transformers 4.52, which are in its files still. */
-export const hasFirstNames = (c: NativeModelConfig): boolean => c.family === 'qwen2_5_vl';
+export const hasFirstNames = (c: NativeModelConfig): boolean =>
+  c.family === 'qwen2_vl' || c.family === 'qwen2_5_vl';
 
 /** What the classes of transformers call a tensor of the files. */
 export const moduleName = (c: NativeModelConfig, hf: string): string =>
@@ -274,6 +275,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
   gpt_oss: 'GptOss',
+  qwen2_vl: 'Qwen2VL',
   qwen2_5_vl: 'Qwen2_5_VL',
   qwen3_vl: 'Qwen3VL',
   qwen3_vl_moe: 'Qwen3VLMoe',

@@ -42,11 +42,13 @@ export function textPart(raw: Raw, readsImages = false): Record<string, unknown>
 }
 
 /**
- * With the keys of the decoder in `text_config`: Qwen2.5-VL is published with them beside `vision_config`, and transformers writes them
- * there since its version 4.52.
+ * With the keys of the decoder in `text_config`: Qwen2-VL and Qwen2.5-VL are published with them beside `vision_config`, and transformers
+ * writes them there since its version 4.52.
  */
 export const withTextConfig = (raw: Raw): Raw =>
-  raw['model_type'] !== 'qwen2_5_vl' || isObject(raw['text_config']) ? raw : { ...raw, text_config: raw };
+  !FLAT.has(raw['model_type']) || isObject(raw['text_config']) ? raw : { ...raw, text_config: raw };
+
+const FLAT: ReadonlySet<unknown> = new Set(['qwen2_vl', 'qwen2_5_vl']);
 
 const isObject = (value: unknown): boolean => typeof value === 'object' && value !== null;
 

@@ -26,7 +26,7 @@ export function visionMapping(
     both(`${hf}.attn.qkv`, `${own}.attn.qkv`, 3 * width, width);
     both(`${hf}.attn.proj`, `${own}.attn.out`, width, width);
     norm(`${hf}.norm2`, `${own}.mlp_norm`, width);
-    mlpMapping(v, map, `${hf}.mlp`, `${own}.mlp`);
+    mlpMapping(v, first, map, `${hf}.mlp`, `${own}.mlp`);
   }
   const merged = width * v.mergeSize ** 2;
   const [normed, inner, outer] = first ? ['ln_q', 'mlp.0', 'mlp.2'] : ['norm', 'linear_fc1', 'linear_fc2'];
@@ -48,12 +48,19 @@ const bothOf =
     map.tensor(`${hf}.bias`, `${own}.bias`, rows);
   };
 
-function mlpMapping(v: NativeVisionConfig, map: MappingBuilder, hf: string, own: string): void {
+function mlpMapping(
+  v: NativeVisionConfig,
+  first: boolean,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
   const { hiddenSize: width, intermediateSize: inner } = v;
   const both = bothOf(map);
   if (!v.gatedMlp) {
-    both(`${hf}.linear_fc1`, `${own}.in`, inner, width);
-    both(`${hf}.linear_fc2`, `${own}.out`, width, inner);
+    const leaf = first ? 'fc' : 'linear_fc';
+    both(`${hf}.${leaf}1`, `${own}.in`, inner, width);
+    both(`${hf}.${leaf}2`, `${own}.out`, width, inner);
     return;
   }
   const slices = (leaf: string) =>

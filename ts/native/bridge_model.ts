@@ -54,7 +54,7 @@ export interface NativeVisionConfig {
   numHeads: number;
   intermediateSize: number;
   gatedMlp: boolean;
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu';
   norm: 'rms' | 'layer';
   normEps: number;
   /** Pixels on a side. */
@@ -133,7 +133,7 @@ export interface NativeModelConfig {
   mlpBias: boolean;
   gatedMlp: boolean;
   /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h). */
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu' | 'clamped_swiglu';
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'clamped_swiglu';
   positions: 'rope' | 'learned';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;

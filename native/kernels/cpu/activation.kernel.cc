@@ -42,6 +42,18 @@ struct GeluTanh {
   }
 };
 
+// x sigmoid(1.702 x) (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2).
+struct QuickGelu {
+  static inline __attribute__((always_inline)) float value(float x) {
+    return x / (1.0f + vector_exp(-kQuickGeluSlope * x));
+  }
+  static inline __attribute__((always_inline)) ValueSlope both(float x) {
+    const float s = vector_sigmoid(kQuickGeluSlope * x);
+    const float y = x * s;
+    return {y, s + kQuickGeluSlope * y * (1.0f - s)};
+  }
+};
+
 // relu'(0) = 0, as in LibTorch; a NaN passes.
 struct Relu {
   static inline __attribute__((always_inline)) float value(float x) { return x < 0.0f ? 0.0f : x; }
@@ -166,6 +178,7 @@ void forward(const ActivationForward& a) {
     case kSiluId: return forward_rows<T, Silu>(a);
     case kGeluId: return forward_rows<T, Gelu>(a);
     case kGeluTanhId: return forward_rows<T, GeluTanh>(a);
+    case kQuickGeluId: return forward_rows<T, QuickGelu>(a);
     case kReluId: return forward_rows<T, Relu>(a);
     case kSigmoidId: return forward_rows<T, Sigmoid>(a);
     case kClampedSwigluId: return forward_pairs<T>(a);
@@ -178,6 +191,7 @@ void backward(const ActivationBackward& a) {
     case kSiluId: return backward_kind<T, Silu>(a);
     case kGeluId: return backward_kind<T, Gelu>(a);
     case kGeluTanhId: return backward_kind<T, GeluTanh>(a);
+    case kQuickGeluId: return backward_kind<T, QuickGelu>(a);
     case kReluId: return backward_kind<T, Relu>(a);
     case kSigmoidId: return backward_kind<T, Sigmoid>(a);
     case kClampedSwigluId:

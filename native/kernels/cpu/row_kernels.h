@@ -116,7 +116,9 @@ struct RotaryKernels {
   void (*backward[kNumDtypes])(const RotaryBackward& args);
 };
 
-enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kReluId, kSigmoidId, kClampedSwigluId };
+enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kQuickGeluId, kReluId, kSigmoidId, kClampedSwigluId };
+
+constexpr float kQuickGeluSlope = 1.702f;
 
 // Of kClampedSwigluId.
 constexpr float kSwigluSlope = 1.702f, kSwigluLimit = 7.0f;

@@ -28,6 +28,9 @@ __device__ Slope act(float x) {
     const float t = tanhf(kInner * (x + 0.044715f * x * x * x));
     return {0.5f * x * (1.0f + t),
             0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kInner * (1.0f + 3 * 0.044715f * x * x)};
+  } else if constexpr (kKind == kQuickGeluId) {
+    const float s = 1.0f / (1.0f + expf(-kQuickGeluSlope * x));
+    return {x * s, s * (1.0f + kQuickGeluSlope * x * (1.0f - s))};
   } else if constexpr (kKind == kSigmoidId) {
     const float s = 1.0f / (1.0f + expf(-x));
     return {s, s * (1.0f - s)};
@@ -139,6 +142,7 @@ void with_kind(ActivationId kind, const Body& body) {
     case kSiluId: return body(std::integral_constant<ActivationId, kSiluId>());
     case kGeluId: return body(std::integral_constant<ActivationId, kGeluId>());
     case kGeluTanhId: return body(std::integral_constant<ActivationId, kGeluTanhId>());
+    case kQuickGeluId: return body(std::integral_constant<ActivationId, kQuickGeluId>());
     case kReluId: return body(std::integral_constant<ActivationId, kReluId>());
     case kSigmoidId: return body(std::integral_constant<ActivationId, kSigmoidId>());
     case kClampedSwigluId: return;  // has kernels of its own

@@ -21,7 +21,7 @@ describe('troupe validate', () => {
   };
 
   it.each([
-    ['Qwen/Qwen2-VL-7B-Instruct', /needs images \(a vision-language model\)/],
+    ['OpenGVLab/InternVL3-8B', /needs images \(a vision-language model\)/],
     ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
@@ -63,6 +63,8 @@ describe('troupe validate', () => {
       asked('google/gemma-3-12b-it', ''),
       asked('Qwen/Qwen3.5-27B'),
       asked('Qwen/Qwen3-VL-8B-Instruct'),
+      asked('Qwen/Qwen2-VL-7B-Instruct'),
+      asked(visionModel('qwen2_vl').options.model),
       asked(visionModel('qwen2_5_vl').options.model),
       asked('Qwen/Qwen3-VL-30B-A3B-Instruct'),
       asked(visionModel('qwen3_vl').options.model),
@@ -102,6 +104,7 @@ describe('troupe validate', () => {
     deepseek_v3: 'deepseek-ai/DeepSeek-V3.1',
     kimi_k2: 'moonshotai/Kimi-K2-Base',
     gpt_oss: 'openai/gpt-oss-120b',
+    qwen2_vl: 'Qwen/Qwen2-VL-2B-Instruct',
     qwen2_5_vl: 'Qwen/Qwen2.5-VL-3B-Instruct',
     qwen3_vl: 'Qwen/Qwen3-VL-4B-Instruct',
     qwen3_vl_moe: 'Qwen/Qwen3-VL-30B-A3B-Instruct',
@@ -116,6 +119,8 @@ describe('troupe validate', () => {
     'THUDM/GLM-Z1-32B-0414',
     'allenai/Olmo-3.1-32B-Think',
     'ibm-granite/granite-3.0-8b-base',
+    '/data/Qwen2-VL-72B-Instruct',
+    'Qwen/QVQ-72B-Preview',
     'Qwen/Qwen2.5-VL-7B-Instruct',
     'Qwen/Qwen3-VL-8B-Instruct',
     '/data/Qwen3-VL-235B-A22B-Thinking',

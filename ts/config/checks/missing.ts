@@ -76,7 +76,7 @@ function imagesOfText(config: Tree): MissingFeature | null {
   const why = `${missing('images of this model')}: of ${model} the language model alone is read`;
   return {
     path,
-    message: `${why}; expected no ${path} and rows of text, or a Qwen2.5-VL, Qwen3-VL or Qwen3.5`,
+    message: `${why}; expected no ${path} and rows of text, or a Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5`,
   };
 }
 
@@ -120,7 +120,7 @@ function modelType(file: string): string | null {
 /** Names on the Hugging Face hub of families that are not there; the first that matches says it. Empty: a family that is there. */
 const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/distill-(qwen|llama)/i, ''],
-  [/qwen-?_?2[._]5-?_?vl/i, ''],
+  [/qwen-?_?2([._]5)?-?_?vl/i, ''],
   [/qwen-?_?3-?_?vl-\d+b/i, ''],
   [
     /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,

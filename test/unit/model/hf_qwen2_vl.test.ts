@@ -126,6 +126,51 @@ test.each([
   expect(() => resolve({ ...raw, ...change, vision_config })).toThrow(message);
 });
 
+describe('the first of the family', () => {
+  const first = (): Raw =>
+    JSON.parse(readFileSync(path.join(visionModel('qwen2_vl').options.model, 'config.json'), 'utf8')) as Raw;
+  const withTower = (change: Raw): Raw => ({
+    ...first(),
+    vision_config: { ...(first()['vision_config'] as Raw), ...change },
+  });
+
+  test('is the same decoder and a tower that sees whole images', () => {
+    const { native } = resolve(first());
+    expect(native).toMatchObject({ family: 'qwen2_vl', qkvBias: true, qkNorm: false, hiddenSize: 32 });
+    expect(native.vision).toMatchObject({
+      hiddenSize: 16,
+      intermediateSize: 32,
+      norm: 'layer',
+      gatedMlp: false,
+      activation: 'quick_gelu',
+      patchBias: false,
+      positionSide: 0,
+      windowSide: 0,
+      wholeLayers: [],
+      deepstackLayers: [],
+      ropeAxes: [0, 0, 1, 2],
+    });
+  });
+
+  test('as published for 2B: keys of its first image processor are not read', () => {
+    const { native } = resolve({
+      ...withTower({ in_chans: 3, spatial_patch_size: 14, model_type: 'qwen2_vl' }),
+      tie_word_embeddings: true,
+    });
+    expect(native.tiedEmbeddings).toBe(true);
+    expect(native.vision).toEqual(resolve(first()).native.vision);
+  });
+
+  test.each([
+    [{ hidden_size: 31 }, /vision_config: hidden_size 31: expected the hidden_size 32 of text_config/],
+    [{ embed_dim: 20 }, /embed_dim 20 of 2 num_heads: expected heads whose size divides by 4/],
+    [{ mlp_ratio: 2.5 }, /mlp_ratio: .* got 2\.5/],
+    [{ hidden_act: 'mish' }, /hidden_act "mish" is not supported; supported: .*quick_gelu/],
+  ])('%j is refused', (change, message) => {
+    expect(() => resolve(withTower(change))).toThrow(message);
+  });
+});
+
 test('a value head is refused', () => {
   expect(() => resolve(published(), 'value')).toThrow(/"qwen2_5_vl" with a value head is not supported/);
 });
