@@ -141,7 +141,7 @@ const usage = () => ({
 });
 
 const ACCESS =
-  /(?:const Field (\w+) = |for \(const Field& (\w+) : |for \(const auto& \[\w+, (\w+)\] : |\b(read_\w+|open_slot|any_slot)\()?(?<![.\w"])(?:args\((\d+), "(\w+)"\)|([a-z]\w*))((?:\["\w+"\])*)(?:\.(\w+)\((?:\{([^}]*)\})?)?/g;
+  /(?:const Field (\w+) = |for \(const Field& (\w+) : |for \(const auto& \[\w+, (\w+)\] : |\b(read_\w+|open_slot|any_slot)\()?(?<![.\w"])(?:args\((\d+), "(\w+)"\)|([a-z]\w*))((?:\["\w+"\])*)(?:\.(\w+)\((?:\s*\{([^}]*)\})?)?/g;
 
 /** Adds to the usages of `fields` (variable -> usage) what a body does with them. `argument` gives the usage of args(i, "name"). */
 function follow(body, fields, argument = () => null) {
