@@ -1,18 +1,22 @@
 #!/usr/bin/env node
 import { TrajectoryEnded } from './agent/trajectory_ended';
+import { watchEnd } from './cli/early_end';
 import './cli/warnings';
 import { runCli } from './cli/program';
 import { exitCodeOf, reportError, reportLeftBehind } from './cli/report';
 import { TroupeError } from './errors';
 
 const debug = process.argv.includes('--debug');
+const done = watchEnd(debug);
 
 function fail(error: unknown): void {
+  done();
   reportError(error, debug);
   process.exit(exitCodeOf(error));
 }
 
 function failLeftBehind(error: unknown, kind: 'rejection' | 'exception'): void {
+  done();
   reportLeftBehind(error, kind, debug);
   process.exit(exitCodeOf(error));
 }
@@ -44,6 +48,7 @@ process.stdout.on('error', endOutput);
 // Timers and connections that a reward function leaves behind must not keep a program alive that is done; what is still being
 // written goes out first.
 function leave(code: number): void {
+  done();
   process.stdout.write('', (error) => {
     // It comes before the event.
     if (error) endOutput(error);

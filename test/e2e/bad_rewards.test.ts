@@ -97,7 +97,7 @@ it('a library that ends the program does not make it a success', async () => {
   ]);
   expect(exit).toMatchObject({ code: 1, signal: null });
   expect(exit.stderr).toMatch(
-    /error \(ABORTED\): the program was ended with exit code 0 before the run was done/,
+    /error \(ABORTED\): the program was ended with exit code 0 before it was done: process\.exit was called at \/.*library\.cjs:1/,
   );
 });
 

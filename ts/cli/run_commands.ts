@@ -8,7 +8,6 @@ import {
   type ResolvedSftConfig,
 } from '../config/config';
 import type { Launcher } from '../controller/launcher';
-import { TroupeError } from '../errors';
 import type { HostPool } from '../launch/host_pool';
 import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
 import { requeueAfter } from '../launch/slurm';
@@ -19,7 +18,7 @@ import { ResilientRun, type RunSession, type SessionPlace } from '../trainer/res
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
 import { onInterrupt, stopping } from './interrupt';
-import { exitCodeOf, reportError } from './report';
+import { exitCodeOf } from './report';
 
 const say = (line: string): void => {
   process.stdout.write(`${line}\n`);
@@ -141,7 +140,6 @@ function announce(config: ResolvedConfig | ResolvedSftConfig): void {
 
 /** Runs to the end, or to the checkpoint that a signal asks for. `mode`: how the same command would start. */
 export async function run(trainer: RunSession, mode: ResumeMode): Promise<number> {
-  process.on('exit', tellEnd);
   const restore = onInterrupt((reason) => trainer.requestStop(reason));
   try {
     const result = await trainer.fit();
@@ -156,23 +154,8 @@ export async function run(trainer: RunSession, mode: ResumeMode): Promise<number
     if (requeued !== null) say(requeued);
     return 130;
   } finally {
-    process.off('exit', tellEnd);
     restore();
   }
-}
-
-/** A run that is not done has no exit code 0, whoever asked for it. */
-function tellEnd(code: number): void {
-  if (code !== 0) return;
-  process.exitCode = 1;
-  reportError(
-    new TroupeError(
-      'ABORTED',
-      'the program was ended with exit code 0 before the run was done: code that it loaded into this process (actor_rollout_ref.model.external_lib, ' +
-        'a reward manager, a registered reward function, loss or estimator, the module of an agent or of its tools) called process.exit',
-    ),
-    false,
-  );
 }
 
 /** `overrides`: with which the same command goes on. */

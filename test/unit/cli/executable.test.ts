@@ -34,3 +34,36 @@ test('output that the disk does not take is not a success; a reader that has gon
   });
   expect(gone.stderr).toBe('0\n');
 });
+
+describe('a module that ends the program before its command is done', () => {
+  const directory = mkdtempSync(join(tmpdir(), 'early-end-'));
+  const config = join(directory, 'run.yaml');
+  writeFileSync(
+    config,
+    'data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: a/model } }\n',
+  );
+  const validated = (library: string, text: string): { status: number | null; stderr: string } => {
+    const file = join(directory, library);
+    writeFileSync(file, text);
+    return spawnSync(
+      process.execPath,
+      [join(ROOT, 'dist', 'cli.js'), 'validate', config, `actor_rollout_ref.model.external_lib=${file}`],
+      { encoding: 'utf8' },
+    );
+  };
+  const told = (code: number, name: string, line: number): string =>
+    `troupe: error (ABORTED): the program was ended with exit code ${code} before it was done: process.exit was called at ` +
+    `${join(directory, name)}:${line}. Code that this process loads has to throw or return instead\n`;
+
+  test.each([
+    ['success.cjs', 0, 1],
+    ['failure.cjs', 3, 3],
+  ])('%s: exit code %d is told with its place, and is no success', (name, code, status) => {
+    const result = validated(name, `const leave = () => {\n  process.exit(${code});\n};\nleave();\n`);
+    expect(result).toMatchObject({ status, stderr: told(code, name, 2) });
+  });
+
+  test('a module that lets it be', () => {
+    expect(validated('harmless.cjs', 'exports.one = 1;\n')).toMatchObject({ status: 0, stderr: '' });
+  });
+});
