@@ -1,5 +1,6 @@
 // `troupe host-agent`: this process serves the controller of a run as the agent of its host.
 import type { Argv } from 'yargs';
+import { isHostPort } from '../host/addresses';
 import type { AddressSource } from '../host/run_agent';
 import { UsageError } from './report';
 
@@ -74,6 +75,8 @@ function sourceOf({ controller, tokenFile, rendezvous, stdin }: Arguments): Addr
   const given = [controller !== undefined, rendezvous !== undefined, stdin].filter(Boolean).length;
   if (given !== 1 || (controller === undefined) !== (tokenFile === undefined))
     throw new UsageError('host-agent: expected one of --controller with --token-file, --rendezvous, --stdin');
+  if (controller !== undefined && !isHostPort(controller))
+    throw new UsageError(`host-agent: --controller: expected host:port, got ${controller}`);
   if (controller !== undefined) return { controller, tokenFile: tokenFile as string };
   return rendezvous === undefined ? { stdin: true } : { file: rendezvous };
 }

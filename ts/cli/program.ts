@@ -178,7 +178,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       // Of positionals, which yargs only counts.
       const lacks = text.startsWith('Not enough non-option arguments');
       const expected = `Expected ${POSITIONALS[argv[0] as string] ?? 'a configuration file'}`;
-      throw new UsageError(`${lacks ? expected : asTyped(text, argv[0])}; see troupe --help`);
+      throw new UsageError(`${lacks ? expected : asTyped(text, argv)}; see troupe --help`);
     })
     .parseAsync();
   return task;
@@ -187,8 +187,14 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
 /** Commands that take keys of a configuration. */
 const WITH_KEYS = ['train', 'sft', 'validate', 'plan', 'agent', 'submit', 'doctor', 'import-verl'];
 
-/** A message about options that are none: each as it was typed, and how a key of a configuration is given. */
-function asTyped(message: string, command: string | undefined): string {
+/** A message about a command, options or words that are none: each as it was typed, and how a key of a configuration is given. */
+function asTyped(message: string, [command, ...words]: readonly string[]): string {
+  const [, nearest] = /^Did you mean (.*)\?$/.exec(message) ?? [];
+  if (nearest !== undefined) return `There is no command ${command}: did you mean ${nearest}?`;
+  // yargs takes what is left over of a command for one more command.
+  const [, left] = /^Unknown commands?: (.*)$/.exec(message) ?? [];
+  if (left !== undefined && words.includes(left.split(', ')[0] as string))
+    return `Expected no further words after those of ${command}, got ${left}`;
   const [, list] = /^Unknown arguments?: (.*)$/.exec(message) ?? [];
   if (list === undefined) return message;
   // yargs names what has hyphens in its other spelling, too.

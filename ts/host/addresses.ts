@@ -18,6 +18,12 @@ function allAddresses(): NamedAddress[] {
   );
 }
 
+/** Whether a text is host:port, of an IPv6 address in brackets. */
+export function isHostPort(text: string): boolean {
+  const [, port] = /^(?:\[[\da-f:.]+\]|[^\s:/?#@[\]]+):([1-9]\d*)$/i.exec(text) ?? [];
+  return port !== undefined && URL.canParse(`tls://${text}`);
+}
+
 export const interfaceOf = (address: string): string | null =>
   allAddresses().find((one) => one.address === address)?.interface ?? null;
 

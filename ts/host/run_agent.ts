@@ -5,10 +5,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { reasonOf } from '../base/text';
 import { ConfigError, TroupeError } from '../errors';
+import { isHostPort } from './addresses';
 import { type AgentEnd, HostAgent } from './agent';
 
 /** Where the controller is, and what it takes to be let in. */
-const addressSchema = z.object({ controllers: z.array(z.string().min(1)).min(1), token: z.string().min(1) });
+const addressSchema = z.object({
+  controllers: z.array(z.string().refine(isHostPort)).min(1),
+  token: z.string().min(1),
+});
 export type ControllerAddress = z.infer<typeof addressSchema>;
 
 /** Where an agent learns it from. */

@@ -38,7 +38,7 @@ function troupeWith(env: NodeJS.ProcessEnv, ...args: string[]) {
 const usageErrors: [args: string[], message: RegExp][] = [
   [[], /Expected a command/],
   [['bogus'], /Unknown command: bogus/],
-  [['trian', 'run.yaml'], /Did you mean train\?/],
+  [['trian', 'run.yaml'], /There is no command trian: did you mean train\?/],
   [['train'], /Expected a configuration file/],
   [
     ['train', config, '--fast'],
@@ -89,6 +89,13 @@ const usageErrors: [args: string[], message: RegExp][] = [
   ],
   [['host-agent', '--controller=a:1', '--token-file=/dev/null'], /--token-file: \/dev\/null is empty/],
   [['train', config, 'actor_rollout_ref.actor.ppo_mini_batch_size=3'], /ppo_mini_batch_size/],
+  [
+    ['host-agent', '--controller=127.0.0.1:99999', '--token-file=nowhere'],
+    /--controller: expected host:port, got 127\.0\.0\.1:99999/,
+  ],
+  [['host-agent', '--controller=host', '--token-file=nowhere'], /--controller: expected host:port, got host/],
+  [['export', 'run', 'out', 'more'], /Expected no further words after those of export, got more; see/],
+  [['foo'], /There is no command foo: did you mean sft\?; see/],
   [['export', 'run'], /Expected a checkpoint and a new directory/],
   [['serve'], /Expected the directory of a model/],
   [['import-verl'], /Expected a YAML file or a launch script of verl/],

@@ -1,6 +1,7 @@
-import fs, { mkdtempSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import fs, { mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { runHostAgent } from '../../../ts/host/run_agent';
 import { removeRendezvous, writeRendezvous } from '../../../ts/launch/rendezvous_file';
 
 const address = { controllers: ['10.0.0.1:2000'], token: 'abcd' };
@@ -29,3 +30,15 @@ test('a disk that is full is named so, and nothing is left', () => {
   rename.mockRestore();
   expect(readdirSync(directory)).toEqual([]);
 });
+
+test.each(['10.0.0.1:99999', 'host', 'http://host:1', 'host:0'])(
+  'an agent is told of an address that is none: %s',
+  async (controller) => {
+    const file = join(mkdtempSync(join(tmpdir(), 'rendezvous-')), 'r.json');
+    writeFileSync(file, JSON.stringify({ ...address, controllers: [controller] }));
+    const agent = { source: { file }, network: null, index: null, waitMs: 1, say: () => undefined };
+    await expect(runHostAgent(agent)).rejects.toThrow(
+      /no controller was found within .*r\.json: expected one line/,
+    );
+  },
+);

@@ -41,7 +41,7 @@ export class RetrieverServer {
     }).catch((cause: unknown) => {
       throw new TroupeError(
         'IO',
-        `[search] cannot listen on ${host}:${port}: ${reasonOf(cause)}; choose another --port`,
+        `[search] cannot listen on ${host}:${port}: ${reasonOf(cause)}; choose another --host or --port`,
         { cause },
       );
     });
