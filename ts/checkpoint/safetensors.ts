@@ -2,6 +2,7 @@ import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync } fr
 import path from 'node:path';
 import { z } from 'zod';
 import { describeShape, shapeProblem } from '../base/json_shape';
+import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
 import { show } from '../base/text';
@@ -80,7 +81,7 @@ function readHeaderText(file: string): { text: string; dataStart: number; fileSi
     const length = prefix.readBigUInt64LE(0);
     if (length > BigInt(Math.min(MAX_HEADER, fileSize - 8))) {
       throw invalid(
-        `${file}: its header claims ${length} bytes but the file has ${fileSize}: it is truncated or not safetensors`,
+        `${file}: its header claims ${length} bytes but the file has ${fileSize}${pointerHint(file) || ': it is truncated or not safetensors'}`,
       );
     }
     const bytes = Buffer.alloc(Number(length));

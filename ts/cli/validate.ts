@@ -19,6 +19,7 @@ import { absentModels, checkModels, checkSftModel } from '../roles/check_models'
 import { decideImages } from '../roles/images_of_data';
 import { runRoles } from '../roles/model_roles';
 import { checkRouterKeys } from '../roles/router_keys';
+import { checkDataFiles } from '../trainer/check_data';
 import { checkClassFile } from '../trainer/class_rows';
 
 const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
@@ -62,7 +63,7 @@ async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promis
  * effect as comments.
  * @throws ConfigError, TroupeError naming the key
  */
-async function validationReport(file: string, overrides: readonly string[]): Promise<string[]> {
+export async function validationReport(file: string, overrides: readonly string[]): Promise<string[]> {
   const source = readConfig(file);
   const hidden: Hidden[] = [];
   const tree = configTree(source, overrides, hidden);
@@ -74,6 +75,7 @@ async function validationReport(file: string, overrides: readonly string[]): Pro
   if ('actor_rollout_ref' in config) checkClassFile(config);
   const shown = hide(tree, hidden, { moved: [], copied: [] });
   const absent = await checkedModels(config);
+  const absentFiles = await checkDataFiles(config);
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,
@@ -82,6 +84,7 @@ async function validationReport(file: string, overrides: readonly string[]): Pro
     ...section('overridden on the command line', overridden(source, overrides, shown)),
     ...section('accepted, without effect here', notes),
     ...section('not looked at, as these directories have no config.json', absent),
+    ...section('not looked at, as there are no such files', absentFiles),
     '',
     describeConfig(config).trimEnd(),
   ];

@@ -35,12 +35,7 @@ export function encodeConversation(
   where: string,
   variables: TemplateVariables,
 ): SftSample {
-  if (!isConversation(value)) {
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] ${where}: expected a list of {role, content}, got ${show(value)}`,
-    );
-  }
+  checkConversation(value, where);
   const [prompt, ...pieces] = conversationPieces(value, tokenizer, where, variables);
   const response: number[] = [];
   const lossMask: number[] = [];
@@ -55,6 +50,15 @@ export function encodeConversation(
     response: Int32Array.from(response),
     lossMask: Uint8Array.from(lossMask),
   };
+}
+
+/** @throws TroupeError INVALID_DATA */
+export function checkConversation(value: unknown, where: string): asserts value is ChatMessage[] {
+  if (isConversation(value)) return;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: expected a list of {role, content}, got ${show(value)}`,
+  );
 }
 
 /** Alternately without loss and with it, the first one being the prompt. */

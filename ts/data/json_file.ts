@@ -2,6 +2,7 @@ import { constants } from 'node:buffer';
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 import { parseExactJson } from '../base/exact_json';
 import { describeShape, shapeProblem } from '../base/json_shape';
+import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
 import { relativeTo } from '../base/relative_to';
@@ -43,6 +44,9 @@ export function openJsonFile(
   let kept = false;
   try {
     const { size } = fstatSync(fd);
+    const pointer = pointerHint(path);
+    if (pointer !== '')
+      throw new TroupeError('INVALID_DATA', `[data] ${path}: expected JSON objects${pointer}`);
     if (size <= parsedAtOnce) {
       const text = decodeUtf8(readFileSync(fd), (line) => notText(`${path}:${line}`));
       const isArray = /^\s*\[/.test(text) && path.endsWith('.json');

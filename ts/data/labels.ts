@@ -1,6 +1,27 @@
 // What a row says beside its prompt, in verl's schema.
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
+import { column, type Row } from './row';
+
+export interface Labels {
+  dataSource: string;
+  groundTruth: unknown;
+  extraInfo: Record<string, unknown>;
+}
+
+/** `dataSourceKey`: the column that names the data source (reward_fn_key). @throws TroupeError INVALID_DATA naming the column */
+export function labelsOf(row: Row, dataSourceKey: string, where: string): Labels {
+  const groundTruth = groundTruthOf(column(row, 'reward_model', where), where);
+  const extraInfo = extraInfoOf(row['extra_info'], where);
+  const dataSource = column(row, dataSourceKey, where);
+  if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${where}: expected ${dataSourceKey} to be the name of a data source, got ${show(dataSource)}`,
+    );
+  }
+  return { dataSource: String(dataSource), groundTruth, extraInfo };
+}
 
 /** Of `reward_model`. @throws TroupeError INVALID_DATA */
 export function groundTruthOf(reward: unknown, where: string): unknown {

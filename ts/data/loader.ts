@@ -49,12 +49,12 @@ export class BatchLoader<T> {
     private readonly load: LoadSamples<T>,
     private readonly options: LoaderOptions,
   ) {
-    this.checkEnough(size);
+    checkEnough(size, options);
   }
 
   /** @param usable samples that are not passed over @throws TroupeError INVALID_DATA when they are fewer than one batch */
   batchesPerEpoch(usable: number = this.size): number {
-    this.checkEnough(usable);
+    checkEnough(usable, this.options);
     return Math.floor(usable / this.options.batchSize);
   }
 
@@ -80,7 +80,7 @@ export class BatchLoader<T> {
       // A whole epoch without one batch: the next would be like it.
       if (fromStart || turn > 0) {
         const rest = await load(position, this.size);
-        this.checkEnough(samples.length + rest.filter((sample) => sample !== null).length);
+        checkEnough(samples.length + rest.filter((sample) => sample !== null).length, this.options);
       }
       epoch++;
       position = 0;
@@ -137,15 +137,18 @@ export class BatchLoader<T> {
     this.orders.set(epoch, indices);
     return indices;
   }
+}
 
-  private checkEnough(samples: number): void {
-    const { batchSize, batchSizeKey = 'data.train_batch_size' } = this.options;
-    if (samples >= batchSize) return;
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] the training set has ${samples} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
-    );
-  }
+/** @throws TroupeError INVALID_DATA when there is not one batch */
+export function checkEnough(
+  samples: number,
+  { batchSize, batchSizeKey = 'data.train_batch_size' }: Pick<LoaderOptions, 'batchSize' | 'batchSizeKey'>,
+): void {
+  if (samples >= batchSize) return;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] the training set has ${samples} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
+  );
 }
 
 function checkedState(state: unknown): LoaderState {

@@ -7,6 +7,7 @@ import {
   parquetRead,
   parquetSchema,
 } from 'hyparquet';
+import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
 import { relativeTo } from '../base/relative_to';
@@ -82,7 +83,7 @@ export class ParquetFile implements RowFile {
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${file} is not a usable parquet file: ${printable(reasonOf(cause))}`,
+        `[data] ${file} is not a usable parquet file: ${printable(reasonOf(cause))}${pointerHint(file)}`,
         {
           cause,
         },

@@ -1,6 +1,7 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { ChatMessage } from './chat_template';
+import { atRow } from './row';
 import type { Tokenizer } from './tokenizer';
 
 /** Variables for the chat template besides the messages. */
@@ -18,7 +19,7 @@ export function encodePrompt(
   variables: TemplateVariables = {},
 ): Int32Array {
   const text = promptText(prompt, tokenizer, where, variables);
-  const tokens = tokenizer.encode(text, typeof prompt === 'string');
+  const tokens = atRow(where, () => tokenizer.encode(text, typeof prompt === 'string'));
   if (tokens.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt is empty`);
   return tokens;
 }
@@ -31,7 +32,9 @@ export function promptText(
   variables: TemplateVariables,
 ): string {
   checkPrompt(prompt, where);
-  return typeof prompt === 'string' ? prompt : tokenizer.renderChat(prompt, true, variables);
+  return typeof prompt === 'string'
+    ? prompt
+    : atRow(where, () => tokenizer.renderChat(prompt, true, variables));
 }
 
 /** @throws TroupeError INVALID_DATA */

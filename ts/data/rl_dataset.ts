@@ -1,22 +1,18 @@
-import { show } from '../base/text';
 import type { PromptImage, PromptImages } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
 import type { ImageReading } from './images/image_tokens';
-import { extraInfoOf, groundTruthOf } from './labels';
+import { type Labels, labelsOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
-import { column, MEDIA_COLUMNS, type Row, type RowPath } from './row';
+import { atRow, column, MEDIA_COLUMNS, type Row, type RowPath } from './row';
 import { RowFiles } from './row_file';
 import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 
 /** One prompt of verl's schema, tokenized. */
-export interface RlSample {
+export interface RlSample extends Labels {
   tokens: Int32Array;
-  dataSource: string;
-  groundTruth: unknown;
-  extraInfo: Record<string, unknown>;
   /** The prompt as the row has it: text, or messages. */
   rawPrompt: unknown;
   /** Of the row; of a model that reads images. */
@@ -107,7 +103,7 @@ export class RlDataset implements Dataset<RlSample> {
         this.promptOf(row, this.imagesOf(row, file.path, file.where(r)), file.where(r)),
         file.where(r),
       );
-      this.dataSources.add(this.labels(row, file.where(r)).dataSource);
+      this.dataSources.add(labelsOf(row, this.options.dataSourceKey, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.
     await this.tokens(0);
@@ -118,13 +114,18 @@ export class RlDataset implements Dataset<RlSample> {
     const { row, where, prompt, tokens, images, ofRow } = await this.tokens(i);
     const { maxPromptLength, filterOverlongPrompts, tools } = this.options;
     if (filterOverlongPrompts) {
-      const { length } = tools ? ofRow.inTokens(this.encoded(this.seen(prompt, where)), images) : tokens;
+      const { length } = tools
+        ? ofRow.inTokens(
+            atRow(where, () => this.encoded(this.seen(prompt, where))),
+            images,
+          )
+        : tokens;
       if (length > maxPromptLength) return null;
     }
     const rawPrompt = row[this.options.promptKey];
     return {
       tokens: this.truncated(tokens, images.length, where),
-      ...this.labels(row, where),
+      ...labelsOf(row, this.options.dataSourceKey, where),
       rawPrompt,
       ...((this.options.images ?? null) === null ? {} : { images }),
     };
@@ -167,7 +168,7 @@ export class RlDataset implements Dataset<RlSample> {
         continue;
       }
       // The text has one token for each image.
-      const length = this.encoded(seen).length - images.count + ofImages;
+      const length = atRow(where, () => this.encoded(seen)).length - images.count + ofImages;
       shortest = Math.min(shortest, length);
       if (length <= limit) usable++;
     }
@@ -191,24 +192,6 @@ export class RlDataset implements Dataset<RlSample> {
 
   private encoded({ text, special }: { text: string; special: boolean }): Int32Array {
     return this.tokenizer.encode(text, special);
-  }
-
-  private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
-    const groundTruth = groundTruthOf(column(row, 'reward_model', where), where);
-    const extraInfo = extraInfoOf(row['extra_info'], where);
-    const { dataSourceKey } = this.options;
-    const dataSource = column(row, dataSourceKey, where);
-    if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: expected ${dataSourceKey} to be the name of a data source, got ${show(dataSource)}`,
-      );
-    }
-    return {
-      dataSource: String(dataSource),
-      groundTruth,
-      extraInfo,
-    };
   }
 
   private async prompt(i: number): Promise<{ row: Row; where: string; prompt: unknown; images: RowImages }> {

@@ -42,6 +42,17 @@ export function column(row: Row, name: string, where: string): unknown {
   return row[name];
 }
 
+/** What `work` on a row returns; what is thrown there without it names the row. */
+export function atRow<T>(where: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    if (!(error instanceof TroupeError) || error.message.includes(where)) throw error;
+    const message = error.message.replace(/^\[data\] /, '');
+    throw new TroupeError(error.code, `[data] ${where}: ${message}`, { cause: error });
+  }
+}
+
 /** Columns of verl's data sets (data.image_key, video_key and audio_key) that a model of text cannot be shown. */
 export const MEDIA_COLUMNS = ['images', 'videos', 'audios'] as const;
 

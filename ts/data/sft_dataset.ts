@@ -1,10 +1,10 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { encodeConversation, type SftSample } from './conversation';
+import { checkConversation, encodeConversation, type SftSample } from './conversation';
 import { ChosenRows, type Dataset } from './dataset';
 import type { ImageReading } from './images/image_tokens';
-import { encodePrompt, type TemplateVariables } from './prompt';
-import { column, MEDIA_COLUMNS, type Projection, type Row } from './row';
+import { checkPrompt, encodePrompt, type TemplateVariables } from './prompt';
+import { atRow, column, MEDIA_COLUMNS, type Projection, type Row } from './row';
 import { RowFiles } from './row_file';
 import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
@@ -22,7 +22,8 @@ export interface SftRoom {
   remedy: string;
 }
 
-export interface SftDatasetOptions {
+/** Where a row has its example. */
+export interface SftColumns {
   /** Column with a conversation; null: promptKey and responseKey are strings. */
   messagesKey: string | null;
   promptKey: string;
@@ -32,6 +33,9 @@ export interface SftDatasetOptions {
   responseDictKeys?: readonly string[];
   /** A prompt of text is a turn of the user. false */
   applyChatTemplate?: boolean;
+}
+
+export interface SftDatasetOptions extends SftColumns {
   /** Columns that a conversation may have besides: tools for the template, and whether it shows reasoning. */
   toolsKey: string | null;
   enableThinkingKey: string | null;
@@ -113,7 +117,7 @@ async function sampleOf(
 ): Promise<{ example: SftSample; images: number }> {
   const { imageKey = 'images', images: reading = null } = options;
   const ofRow = RowImages.of(row, imageKey, reading, file.path, file.where);
-  const sample = toSample(row, tokenizer, options, ofRow, file.where);
+  const sample = atRow(file.where, () => toSample(row, tokenizer, options, ofRow, file.where));
   if (reading === null) return { example: sample, images: 0 };
   if (sample.response.includes(reading.imageToken))
     throw new TroupeError(
@@ -132,28 +136,41 @@ function toSample(
   images: RowImages,
   where: string,
 ): SftSample {
-  const { messagesKey, promptKey, responseKey, chatTemplateArguments = {} } = options;
-  const { promptDictKeys = [], responseDictKeys = [], applyChatTemplate = false } = options;
+  const { messagesKey, chatTemplateArguments = {} } = options;
   if (messagesKey !== null) {
     const variables = { ...chatTemplateArguments, ...rowVariables(row, options, where) };
     return encodeConversation(images.inPrompt(column(row, messagesKey, where)), tokenizer, where, variables);
   }
-  const response = inside(column(row, responseKey, where), responseKey, responseDictKeys, where);
-  const asked = inside(column(row, promptKey, where), promptKey, promptDictKeys, where);
-  const turns = applyChatTemplate && typeof asked === 'string' ? [{ role: 'user', content: asked }] : asked;
+  const { prompt: turns, response } = pairOf(row, options, where);
   const prompt = images.inPrompt(turns);
-  if (typeof response !== 'string') {
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] ${where}: expected the response to be a string, got ${show(response)}`,
-    );
-  }
   const tokens = [...tokenizer.encode(response), endOf(tokenizer)];
   return {
     prompt: encodePrompt(prompt, tokenizer, where, chatTemplateArguments),
     response: Int32Array.from(tokens),
     lossMask: new Uint8Array(tokens.length).fill(1),
   };
+}
+
+/** What a row has as a prompt, which may be none, and as the response to it. @throws TroupeError INVALID_DATA */
+function pairOf(row: Row, options: SftColumns, where: string): { prompt: unknown; response: string } {
+  const { promptKey, responseKey, promptDictKeys = [], responseDictKeys = [], applyChatTemplate } = options;
+  const response = inside(column(row, responseKey, where), responseKey, responseDictKeys, where);
+  const asked = inside(column(row, promptKey, where), promptKey, promptDictKeys, where);
+  if (typeof response !== 'string') {
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${where}: expected the response to be a string, got ${show(response)}`,
+    );
+  }
+  const turn = applyChatTemplate === true && typeof asked === 'string';
+  return { prompt: turn ? [{ role: 'user', content: asked }] : asked, response };
+}
+
+/** What of an example shows without a tokenizer. @throws TroupeError INVALID_DATA naming the column */
+export function checkExample(row: Row, options: SftColumns, where: string): void {
+  const { messagesKey } = options;
+  if (messagesKey === null) checkPrompt(pairOf(row, options, where).prompt, where);
+  else checkConversation(column(row, messagesKey, where), where);
 }
 
 /** A value inside of a column's. A list of one stands for what it holds, as in verl's SFTDataset. */

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { readRegularFile } from '../base/regular_file';
 import { reasonOf, show } from '../base/text';
@@ -26,7 +27,11 @@ export function readJsonObject(file: string): Record<string, unknown> | null {
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
     const reason = printable(reasonOf(cause));
-    throw new TroupeError('INVALID_MODEL', `[data] ${file} is not valid JSON: ${reason}`, { cause });
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[data] ${file} is not valid JSON: ${reason}${pointerHint(file)}`,
+      { cause },
+    );
   }
   if (typeof value === 'object' && value !== null && !Array.isArray(value))
     return value as Record<string, unknown>;

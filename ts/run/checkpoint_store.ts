@@ -176,7 +176,11 @@ export class CheckpointStore<State extends object> {
     const text = readRegularFile(path).trim();
     if (/^\d+$/.test(text)) return Number(text);
     const shown = JSON.stringify(text.slice(0, 40));
-    throw new TroupeError('IO', `[checkpoint] ${path}: expected a step number but got ${shown}`);
+    throw new TroupeError(
+      'IO',
+      `[checkpoint] ${path}: expected a step number but got ${shown}: write that of the checkpoint to go on from, or remove the file, and the ` +
+        'newest one that is there is taken',
+    );
   }
 
   /**

@@ -1,7 +1,7 @@
 import type { ResolvedSftConfig } from '../config/config';
 import { BatchLoader } from '../data/loader';
 import { SampleSource } from '../data/reading/sample_source';
-import { SftDataset, type SftDatasetOptions, type SftSample } from '../data/sft_dataset';
+import { type SftColumns, SftDataset, type SftDatasetOptions, type SftSample } from '../data/sft_dataset';
 import { imageReading } from './image_reading';
 import { sftRoom } from './sft_room';
 import { loadTokenizer } from './training_data';
@@ -22,6 +22,16 @@ export interface SftData {
   close?(): Promise<void>;
 }
 
+/** Where the rows have their examples. */
+export const sftColumns = ({ data }: ResolvedSftConfig): SftColumns => ({
+  messagesKey: data.messages_key,
+  promptKey: data.prompt_key,
+  responseKey: data.response_key,
+  applyChatTemplate: data.apply_chat_template,
+  promptDictKeys: data.prompt_dict_keys ?? [],
+  responseDictKeys: data.response_dict_keys ?? [],
+});
+
 /** The examples that `data.train_files` and `data.val_files` hold: few are tokenized here, so that a bad one shows before any work starts. */
 export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
@@ -31,12 +41,7 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const seed = data.seed ?? trainer.seed;
   const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
     const options: SftDatasetOptions = {
-      messagesKey: data.messages_key,
-      promptKey: data.prompt_key,
-      responseKey: data.response_key,
-      applyChatTemplate: data.apply_chat_template,
-      promptDictKeys: data.prompt_dict_keys ?? [],
-      responseDictKeys: data.response_dict_keys ?? [],
+      ...sftColumns(config),
       toolsKey: data.tools_key,
       enableThinkingKey: data.enable_thinking_key,
       maxLength: data.max_length,

@@ -69,6 +69,13 @@ function promptLimit(config: ResolvedConfig): Pick<RlDatasetOptions, 'maxPromptL
   };
 }
 
+/** What a batch of prompts is made of. */
+export const promptBatch = ({ data }: ResolvedConfig): { batchSize: number; batchSizeKey: string } => ({
+  batchSize: data.gen_batch_size,
+  batchSizeKey:
+    data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
+});
+
 const filterNote = (left: number, all: number, what: string): string =>
   `data.filter_overlong_prompts left out ${left} of ${all} ${what} prompts`;
 
@@ -150,9 +157,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null, s
   try {
     train = await open(rows.train, data.train_max_samples);
     const loader = new BatchLoader<Prompt>(train.dataset.length, train.source.load, {
-      batchSize: data.gen_batch_size,
-      batchSizeKey:
-        data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
+      ...promptBatch(config),
       shuffle: data.shuffle,
       seed,
       ...(rows.train.digest === undefined ? {} : { content: rows.train.digest }),

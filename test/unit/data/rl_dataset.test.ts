@@ -4,22 +4,23 @@ import { parquetWriteBuffer } from 'hyparquet-writer';
 import { samplesOf } from '../../../ts/data/dataset';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
+import { TroupeError } from '../../../ts/errors';
 import { id, rlRow, TEMPLATE, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const tokenizer = Tokenizer.load(tokenizerDirectory());
 
+const OPTIONS: RlDatasetOptions = {
+  promptKey: 'prompt',
+  dataSourceKey: 'data_source',
+  maxPromptLength: 100,
+  filterOverlongPrompts: false,
+  truncation: 'error',
+  maxSamples: -1,
+  shuffle: false,
+  seed: 1,
+};
 const open = (files: string | string[], options: Partial<RlDatasetOptions> = {}) =>
-  RlDataset.open([files].flat(), tokenizer, {
-    promptKey: 'prompt',
-    dataSourceKey: 'data_source',
-    maxPromptLength: 100,
-    filterOverlongPrompts: false,
-    truncation: 'error',
-    maxSamples: -1,
-    shuffle: false,
-    seed: 1,
-    ...options,
-  });
+  RlDataset.open([files].flat(), tokenizer, { ...OPTIONS, ...options });
 
 const chat = (content: string) => [{ role: 'user', content }];
 const text = async (dataset: RlDataset, i: number) =>
@@ -300,5 +301,23 @@ describe('bad files', () => {
     const damaged = join(temporaryDirectory(), 'x.parquet');
     writeFileSync(damaged, 'PAR1 nonsense');
     await expectError(damaged, /x\.parquet is not a usable parquet file/);
+  });
+});
+
+test('a row that the chat template, or the tokenizer, does not take is named', async () => {
+  const template =
+    "{% for m in messages %}{% if m['role'] != 'user' %}{{ raise_exception('only users') }}{% endif %}{{ m['content'] }}{% endfor %}";
+  const strict = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
+  const data = writeLines([rlRow(chat('1')), rlRow([{ role: 'system', content: '2' }]), rlRow('3')]);
+  const dataset = await RlDataset.open([data], strict, OPTIONS);
+  await expect(dataset.sample(1)).rejects.toThrow(
+    `[data] ${data}:2: ${strict.source.directory}: the chat template failed: only users`,
+  );
+  jest.spyOn(strict, 'encode').mockImplementation(() => {
+    throw new TroupeError('INVALID_MODEL', '[data] the tokenizer failed');
+  });
+  await expect(dataset.sample(2)).rejects.toMatchObject({
+    code: 'INVALID_MODEL',
+    message: `[data] ${data}:3: the tokenizer failed`,
   });
 });
