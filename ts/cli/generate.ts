@@ -1,7 +1,11 @@
+import { existsSync, statSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
+import { writeFileAtomic } from '../base/atomic_file';
 import { toJson } from '../base/text';
+import type { Batch } from '../batch/batch';
 import { encodePrompt } from '../data/prompt';
-import { column } from '../data/row';
+import { column, type Row } from '../data/row';
 import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
 import type { SamplingOptions } from '../rollout/sampling';
@@ -19,6 +23,13 @@ export interface GenerateOptions {
   chat: boolean;
   /** One JSON object per response instead of plain text. */
   json: boolean;
+  /** A new .jsonl file with the rows of `prompts`, in their order, and their responses in the column `responseKey`; null: they are printed. */
+  output: string | null;
+  responseKey: string;
+  /** Processes that share the prompts. */
+  workers: number;
+  /** Of these, those that generate together. */
+  tensorParallel: number;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   sampling: SamplingOptions & { n: number };
@@ -26,18 +37,21 @@ export interface GenerateOptions {
 
 interface PromptInput {
   prompt: unknown;
+  /** Of a file. */
+  row: Row;
   where: string;
 }
 
 /** Tokens that a micro-batch may always hold: below it, packing gains nothing from knowing the prompts. */
 const MIN_CAPACITY = 4096;
 
-/** `troupe generate`: prints the responses, the samples of each prompt together. Returns the exit code. */
+/** `troupe generate`: prints the responses, the samples of each prompt together, or writes them to a file. Returns the exit code. */
 export async function generate(
   options: GenerateOptions,
   write: (text: string) => void = (text) => process.stdout.write(text),
 ): Promise<number> {
-  const { model, sampling } = options;
+  const { model, sampling, workers, tensorParallel } = options;
+  if (options.output !== null) checkOutput(options.output);
   const inputs = await readInputs(options);
   const tokenizer = loadTokenizer({ path: model, tokenizer_path: null, custom_chat_template: null });
   const prompts = inputs.map(({ prompt, where }) => {
@@ -49,16 +63,24 @@ export async function generate(
   const actor = await Actor.create({
     model,
     optim: null,
+    worldSize: workers,
+    ...(tensorParallel === 1 ? {} : { rollout: { tensorParallel } }),
     maxTokensPerMicroBatch: Math.max(longest + sampling.maxNewTokens, MIN_CAPACITY),
     ...(options.device === null ? {} : { device: options.device }),
     ...(options.dtype === null ? {} : { dtype: options.dtype }),
   });
   try {
     const batch = await actor.generate(prompts, sampling);
+    const decode = (tokens: number[]): string => tokenizer.decode(tokens, { skipSpecialTokens: true });
+    if (options.output !== null) {
+      writeRows(options.output, inputs, options, batch, decode);
+      write(`${options.output}: ${batch.size} responses to ${inputs.length} prompts\n`);
+      return 0;
+    }
     for (let i = 0; i < batch.size; i++) {
       const [index, sample] = [Math.floor(i / sampling.n), i % sampling.n];
       const tokens = Array.from(batch.response(i));
-      const response = tokenizer.decode(tokens, { skipSpecialTokens: true });
+      const response = decode(tokens);
       const { prompt } = inputs[index] as PromptInput;
       const row = { index, sample, prompt, response, tokens };
       write(options.json ? `${toJson(row)}\n` : `${heading(row, batch.size)}${response}\n`);
@@ -69,6 +91,34 @@ export async function generate(
   return 0;
 }
 
+/** Before any work is done for it. @throws TroupeError IO */
+function checkOutput(output: string): void {
+  const refuse = (message: string): never => {
+    throw new TroupeError('IO', `generate: --output: ${message}`);
+  };
+  if (existsSync(output)) refuse(`${output} is there already: move it away, or name a new file`);
+  const directory = dirname(resolve(output));
+  if (!statSync(directory, { throwIfNoEntry: false })?.isDirectory())
+    refuse(`there is no directory ${directory}`);
+}
+
+/** As verl's main_generation has them: sample k of a row is entry k of its list. */
+function writeRows(
+  output: string,
+  inputs: readonly PromptInput[],
+  { responseKey, sampling }: GenerateOptions,
+  batch: Batch,
+  decode: (tokens: number[]) => string,
+): void {
+  const lines = inputs.map(({ row }, index) => {
+    const responses = Array.from({ length: sampling.n }, (_, k) =>
+      decode(Array.from(batch.response(index * sampling.n + k))),
+    );
+    return Buffer.from(`${toJson({ ...row, [responseKey]: responses })}\n`);
+  });
+  writeFileAtomic(output, Buffer.concat(lines));
+}
+
 /** Tells several responses apart; one alone needs none. */
 function heading(row: { index: number; sample: number }, responses: number): string {
   if (responses === 1) return '';
@@ -76,13 +126,22 @@ function heading(row: { index: number; sample: number }, responses: number): str
   return `${first ? '' : '\n'}--- prompt ${row.index + 1}, sample ${row.sample + 1}\n`;
 }
 
-async function readInputs({ prompt, prompts, promptKey }: GenerateOptions): Promise<PromptInput[]> {
-  const inputs: PromptInput[] = prompt.map((text, i) => ({ prompt: text, where: `--prompt ${i + 1}` }));
+async function readInputs(options: GenerateOptions): Promise<PromptInput[]> {
+  const { prompts, promptKey, output, responseKey } = options;
+  const inputs = options.prompt.map(
+    (text, i): PromptInput => ({ prompt: text, row: {}, where: `--prompt ${i + 1}` }),
+  );
   if (prompts === null) return inputs;
-  const file = await openRowFile(prompts, { required: [promptKey], optional: [] });
+  const file = await openRowFile(prompts, output === null ? { required: [promptKey], optional: [] } : null);
   if (file.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${prompts}: there are no prompts`);
   for (let i = 0; i < file.length; i++) {
-    inputs.push({ prompt: column(await file.row(i), promptKey, file.where(i)), where: file.where(i) });
+    const [row, where] = [await file.row(i), file.where(i)];
+    if (output !== null && Object.hasOwn(row, responseKey))
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: there is a column '${responseKey}' already: name another one by --response-key`,
+      );
+    inputs.push({ prompt: column(row, promptKey, where), row: output === null ? {} : row, where });
   }
   return inputs;
 }

@@ -1,5 +1,6 @@
 // The command line of `troupe generate`.
 import type { Argv } from 'yargs';
+import { RUN_LIMITS } from '../base/limits';
 import { resolveSampling } from '../rollout/sampling';
 import type { GenerateOptions } from './generate';
 import { UsageError } from './report';
@@ -43,10 +44,40 @@ export const withSampling = (y: Argv) =>
     .option('seed', { type: 'number', requiresArg: true, default: 0 })
     .option('device', { choices: ['cpu', 'cuda'] as const })
     .option('dtype', { choices: ['float32', 'bfloat16'] as const })
+    .option('workers', {
+      type: 'number',
+      requiresArg: true,
+      default: 1,
+      describe: 'Processes that share the prompts; on cuda one for each GPU',
+    })
+    .option('tensor-parallel', {
+      type: 'number',
+      requiresArg: true,
+      default: 1,
+      describe: 'Workers that generate together, each with a part of the model',
+    })
     .option('json', { type: 'boolean', default: false, describe: 'One JSON object per response' })
+    .option('output', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'New .jsonl file for the rows of --prompts, with their responses',
+    })
+    .option('response-key', {
+      type: 'string',
+      default: 'responses',
+      describe: 'Column of the responses in that file, a list of texts',
+    })
     .check((a) => {
-      if (a.prompt.length > 0 || a.prompts !== undefined) return true;
-      throw new UsageError('generate: expected --prompt TEXT or --prompts FILE');
+      if (a.prompt.length === 0 && a.prompts === undefined)
+        throw new UsageError('generate: expected --prompt TEXT or --prompts FILE');
+      if (a.output === undefined) return true;
+      if (a.prompts === undefined || a.prompt.length > 0)
+        throw new UsageError(
+          'generate: --output: expected --prompts FILE, whose rows it has, and no --prompt',
+        );
+      if (a.json) throw new UsageError('generate: --output: expected no --json, which says what is printed');
+      if (a.output.endsWith('.jsonl')) return true;
+      throw new UsageError(`generate: --output: expected a .jsonl file, got ${a.output}`);
     });
 
 /** @throws UsageError naming the option that is out of range */
@@ -63,6 +94,17 @@ export function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv
     );
     throw new UsageError(message);
   }
+  const { workers, tensorParallel } = a;
+  for (const [name, value] of Object.entries({ workers, 'tensor-parallel': tensorParallel })) {
+    if (Number.isInteger(value) && value >= 1 && value <= RUN_LIMITS.ranks) continue;
+    throw new UsageError(
+      `generate: --${name}: expected an integer from 1 to ${RUN_LIMITS.ranks} but got ${value}`,
+    );
+  }
+  if (workers % tensorParallel !== 0)
+    throw new UsageError(
+      `generate: --tensor-parallel: expected a divisor of --workers ${workers} but got ${tensorParallel}`,
+    );
   return {
     model: a.model,
     prompt: a.prompt,
@@ -70,6 +112,10 @@ export function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv
     promptKey: a.promptKey,
     chat: a.chat,
     json: a.json,
+    output: a.output ?? null,
+    responseKey: a.responseKey,
+    workers,
+    tensorParallel,
     device: a.device ?? null,
     dtype: a.dtype ?? null,
     sampling,
