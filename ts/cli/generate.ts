@@ -1,7 +1,4 @@
-import { existsSync, statSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
-import { writeFileAtomic } from '../base/atomic_file';
 import { toJson } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { encodePrompt } from '../data/prompt';
@@ -10,6 +7,7 @@ import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
 import type { SamplingOptions } from '../rollout/sampling';
 import { loadTokenizer } from '../trainer/training_data';
+import { checkNewColumn, checkOutput, writeRows } from './row_output';
 
 export interface GenerateOptions {
   /** Hugging Face directory with model and tokenizer. */
@@ -51,7 +49,7 @@ export async function generate(
   write: (text: string) => void = (text) => process.stdout.write(text),
 ): Promise<number> {
   const { model, sampling, workers, tensorParallel } = options;
-  if (options.output !== null) checkOutput(options.output);
+  if (options.output !== null) checkOutput('generate', options.output);
   const inputs = await readInputs(options);
   const tokenizer = loadTokenizer({ path: model, tokenizer_path: null, custom_chat_template: null });
   const prompts = inputs.map(({ prompt, where }) => {
@@ -73,7 +71,7 @@ export async function generate(
     const batch = await actor.generate(prompts, sampling);
     const decode = (tokens: number[]): string => tokenizer.decode(tokens, { skipSpecialTokens: true });
     if (options.output !== null) {
-      writeRows(options.output, inputs, options, batch, decode);
+      writeRows(options.output, withResponses(inputs, options, batch, decode));
       write(`${options.output}: ${batch.size} responses to ${inputs.length} prompts\n`);
       return 0;
     }
@@ -91,32 +89,19 @@ export async function generate(
   return 0;
 }
 
-/** Before any work is done for it. @throws TroupeError IO */
-function checkOutput(output: string): void {
-  const refuse = (message: string): never => {
-    throw new TroupeError('IO', `generate: --output: ${message}`);
-  };
-  if (existsSync(output)) refuse(`${output} is there already: move it away, or name a new file`);
-  const directory = dirname(resolve(output));
-  if (!statSync(directory, { throwIfNoEntry: false })?.isDirectory())
-    refuse(`there is no directory ${directory}`);
-}
-
 /** As verl's main_generation has them: sample k of a row is entry k of its list. */
-function writeRows(
-  output: string,
+function withResponses(
   inputs: readonly PromptInput[],
   { responseKey, sampling }: GenerateOptions,
   batch: Batch,
   decode: (tokens: number[]) => string,
-): void {
-  const lines = inputs.map(({ row }, index) => {
+): Row[] {
+  return inputs.map(({ row }, index) => {
     const responses = Array.from({ length: sampling.n }, (_, k) =>
       decode(Array.from(batch.response(index * sampling.n + k))),
     );
-    return Buffer.from(`${toJson({ ...row, [responseKey]: responses })}\n`);
+    return { ...row, [responseKey]: responses };
   });
-  writeFileAtomic(output, Buffer.concat(lines));
 }
 
 /** Tells several responses apart; one alone needs none. */
@@ -136,11 +121,7 @@ async function readInputs(options: GenerateOptions): Promise<PromptInput[]> {
   if (file.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${prompts}: there are no prompts`);
   for (let i = 0; i < file.length; i++) {
     const [row, where] = [await file.row(i), file.where(i)];
-    if (output !== null && Object.hasOwn(row, responseKey))
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: there is a column '${responseKey}' already: name another one by --response-key`,
-      );
+    if (output !== null) checkNewColumn(row, responseKey, '--response-key', where);
     inputs.push({ prompt: column(row, promptKey, where), row: output === null ? {} : row, where });
   }
   return inputs;

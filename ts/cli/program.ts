@@ -7,6 +7,7 @@ import { packageVersion } from '../install/package_root';
 import { agentTask, withAgent } from './agent_options';
 import { checkNumbers, checkRepeated } from './check_options';
 import { doctorTask, withDoctor } from './doctor_command';
+import { withEvaluate } from './evaluate_options';
 import { generateOptions, withSampling } from './generate_options';
 import { hostAgentTask, withHostAgent } from './host_agent';
 import type { PlanOptions } from './plan';
@@ -24,6 +25,7 @@ const load = {
   plan: () => require('./plan') as typeof import('./plan'),
   importing: () => require('./import_verl') as typeof import('./import_verl'),
   generate: () => require('./generate') as typeof import('./generate'),
+  evaluating: () => require('./evaluate') as typeof import('./evaluate'),
   serve: () => require('./serve') as typeof import('./serve'),
   exporting: () => require('./export') as typeof import('./export'),
   setup: () => require('../install/setup') as typeof import('../install/setup'),
@@ -32,6 +34,7 @@ const load = {
 /** What a command lacks, where it is not a configuration file. */
 const POSITIONALS: Readonly<Record<string, string>> = {
   agent: 'try and a configuration file',
+  eval: 'a .jsonl, .json or .parquet file with responses',
   export: 'a checkpoint and a new directory',
   'import-verl': 'a YAML file or a launch script of verl',
   retriever: 'a .jsonl, .json or .parquet file with passages',
@@ -103,6 +106,19 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       const options = generateOptions(a);
       choose(() => load.generate().generate(options));
     })
+    .command('eval <file> [overrides..]', 'Score the responses of a file', withEvaluate, (a) =>
+      choose(() =>
+        load.evaluating().evaluate({
+          file: a.file,
+          config: a.config ?? null,
+          overrides: overridesOf(a),
+          responseKey: a.responseKey,
+          scoreKey: a.scoreKey,
+          output: a.output ?? null,
+          json: a.json,
+        }),
+      ),
+    )
     .command('serve <model>', 'Answer requests of the OpenAI API with a model', withServe, (a) => {
       const options = serveOptions(a);
       choose(() => load.serve().serve(options));
@@ -185,7 +201,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
 }
 
 /** Commands that take keys of a configuration. */
-const WITH_KEYS = ['train', 'sft', 'validate', 'plan', 'agent', 'submit', 'doctor', 'import-verl'];
+const WITH_KEYS = ['train', 'sft', 'validate', 'plan', 'agent', 'submit', 'doctor', 'import-verl', 'eval'];
 
 /** A message about a command, options or words that are none: each as it was typed, and how a key of a configuration is given. */
 function asTyped(message: string, [command, ...words]: readonly string[]): string {

@@ -67,7 +67,7 @@ export function verlProgram(name: string): VerlProgram {
   if (known !== undefined) return { ...known[1], needs: null };
   if (/^main_ppo$/.test(module)) return { ...train('ppo_trainer'), needs: null };
   const needs = NO_TRAINER.test(module)
-    ? `needs the program ${name}, which generates or evaluates and does not train, and which is not there: troupe generate --output writes responses to the rows of a file, and trainer.val_only=true scores those to data.val_files`
+    ? `needs the program ${name}, which generates or evaluates and does not train, and which is not there: troupe generate --output writes responses to the rows of a file, and troupe eval scores them`
     : `needs the program ${name}, a trainer of its own, which is not there`;
   return { ...train('ppo_trainer'), program: /sft/.test(module) ? 'sft' : 'train', needs };
 }

@@ -1,0 +1,122 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { type EvaluateOptions, evaluate } from '../../../ts/cli/evaluate';
+
+const directory = mkdtempSync(path.join(tmpdir(), 'troupe-evaluate-'));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+let files = 0;
+function fileOf(rows: readonly object[]): string {
+  const file = path.join(directory, `answers${files++}.jsonl`);
+  writeFileSync(file, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+  return file;
+}
+
+const row = (data_source: string, ground_truth: string, responses: unknown, more: object = {}) => ({
+  data_source,
+  prompt: [
+    { role: 'system', content: 'Think.' },
+    { role: 'user', content: 'How many?' },
+  ],
+  reward_model: { style: 'rule', ground_truth },
+  responses,
+  ...more,
+});
+
+async function run(file: string, given: Partial<EvaluateOptions> = {}): Promise<string> {
+  let text = '';
+  const options = { config: null, overrides: [], responseKey: 'responses', scoreKey: 'scores' };
+  const code = await evaluate({ ...options, output: null, json: false, file, ...given }, (more) => {
+    text += more;
+  });
+  expect(code).toBe(0);
+  return text;
+}
+
+const metricsOf = async (file: string, given: Partial<EvaluateOptions> = {}) =>
+  JSON.parse(await run(file, { ...given, json: true })) as Record<string, number>;
+
+const SUMS = [
+  row('openai/gsm8k', '5', ['#### 5', '#### 6'], { extra_info: { index: 1 } }),
+  row('openai/gsm8k', '7', ['#### 7', '#### 7']),
+  row('DigitalLearningGmbH/MATH-lighteval', '3', '\\boxed{3}'),
+];
+
+test('each data source is scored as in a run, and has the metrics of a validation', async () => {
+  const file = fileOf(SUMS);
+  const metrics = await metricsOf(file);
+  expect(metrics).toMatchObject({
+    'val-core/openai/gsm8k/acc/mean@2': 0.75,
+    'val-aux/openai/gsm8k/reward/std@2': 0.25,
+    'val-core/DigitalLearningGmbH/MATH-lighteval/acc/mean@1': 1,
+  });
+  // Of resamples of two of [1, 0] three quarters have the 1, and all of the other prompt's.
+  expect(metrics['val-core/openai/gsm8k/acc/best@2/mean']).toBeCloseTo(0.875, 1);
+  const text = await run(file);
+  expect(text).toContain(`${file}: 5 responses to 3 prompts\n`);
+  expect(text).toMatch(/^val-core\/openai\/gsm8k\/acc\/mean@2 +0\.75$/m);
+  expect(text).not.toContain('val-aux');
+});
+
+test('the rows are written with their scores', async () => {
+  const output = path.join(directory, 'scored.jsonl');
+  await run(fileOf(SUMS), { output, scoreKey: 'score' });
+  const lines = readFileSync(output, 'utf8').trim().split('\n');
+  expect(lines.map((line) => JSON.parse(line) as object)).toEqual(
+    [[1, 0], [1, 1], [1]].map((score, i) => ({ ...SUMS[i], score })),
+  );
+});
+
+test('a function of a module is given what a row says, and what it returns beside the score is a metric', async () => {
+  const module = path.join(directory, 'reward.cjs');
+  writeFileSync(
+    module,
+    `exports.compute_score = ({ prompt, response, groundTruth, dataSource, extraInfo }, { factor }) => ({
+       score: factor * response.length,
+       acc: prompt === 'Think.\\nHow many?' && groundTruth === 'g' && dataSource === 's' && extraInfo.index === 2,
+       pred: response,
+     });`,
+  );
+  const file = fileOf([row('s', 'g', ['abc', 'abc', 'd'], { extra_info: { index: 2 } })]);
+  const overrides = [
+    `reward.custom_reward_function.path=${module}`,
+    '+reward.custom_reward_function.reward_kwargs.factor=2',
+  ];
+  const metrics = await metricsOf(file, { overrides });
+  expect(metrics).toMatchObject({ 'val-core/s/acc/mean@3': 1, 'val-aux/s/reward/mean@3': 14 / 3 });
+  expect(metrics['val-aux/s/score/maj@3/mean']).toBeGreaterThan(4);
+  const config = path.join(directory, 'run.yaml');
+  writeFileSync(
+    config,
+    `data: { train_files: a.jsonl, reward_fn_key: from }
+actor_rollout_ref: { model: { path: model } }
+reward: { custom_reward_function: { path: ${module}, reward_kwargs: { factor: 1 } } }`,
+  );
+  const renamed = fileOf([{ ...row('other', 'g', 'abcd'), from: 's' }]);
+  expect(await metricsOf(renamed, { config })).toMatchObject({ 'val-aux/s/reward/mean@1': 4 });
+});
+
+test.each([
+  [[row('openai/gsm8k', '5', [])], {}, /answers\d+\.jsonl:1: expected responses to be a text or a list/],
+  [[row('openai/gsm8k', '5', [1])], {}, /expected responses to be a text or a list of texts, got \[1\]/],
+  [[{ data_source: 'a', reward_model: { ground_truth: '' } }], {}, /no column 'responses'; the columns are/],
+  [[row('nobody', '5', 'x')], {}, /no reward function is registered as 'nobody'/],
+  [[], {}, /there are no rows/],
+  [[row('openai/gsm8k', '5', 'x')], { scoreKey: 'prompt' }, /a column 'prompt' already: .* --score-key/],
+  [
+    [row('openai/gsm8k', '5', 'x')],
+    { overrides: ['reward.reward_model.enable=true', 'reward.reward_model.model_path=m'] },
+    /reward\.reward_model\.enable: .* trainer\.val_only=true of troupe train/,
+  ],
+  [
+    [row('openai/gsm8k', '5', 'x')],
+    { overrides: ['reward.reward_kwargs.overlong_buffer_cfg.enable=true'] },
+    /overlong_buffer_cfg\.enable: counts tokens of responses/,
+  ],
+  [[row('openai/gsm8k', '5', 'x')], { overrides: ['reward.mamager=a'] }, /unknown key reward\.mamager/],
+])('%j with %j is refused, and nothing is written', async (rows, given, message) => {
+  const output = path.join(directory, 'never.jsonl');
+  await expect(run(fileOf(rows), { output, ...given })).rejects.toThrow(message);
+  expect(existsSync(output)).toBe(false);
+});

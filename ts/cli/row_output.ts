@@ -1,0 +1,35 @@
+// A file that a command makes of the rows of another one.
+import { existsSync, statSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
+import { writeFileAtomic } from '../base/atomic_file';
+import { toJson } from '../base/text';
+import type { Row } from '../data/row';
+import { TroupeError } from '../errors';
+import { UsageError } from './report';
+
+/** Before any work is done for it. @throws UsageError, TroupeError IO */
+export function checkOutput(command: string, output: string): void {
+  if (!output.endsWith('.jsonl'))
+    throw new UsageError(`${command}: --output: expected a .jsonl file, got ${output}`);
+  const refuse = (message: string): never => {
+    throw new TroupeError('IO', `${command}: --output: ${message}`);
+  };
+  if (existsSync(output)) refuse(`${output} is there already: move it away, or name a new file`);
+  const directory = dirname(resolve(output));
+  if (!statSync(directory, { throwIfNoEntry: false })?.isDirectory())
+    refuse(`there is no directory ${directory}`);
+}
+
+/** Before a column is added. `option`: that names it. @throws TroupeError INVALID_DATA */
+export function checkNewColumn(row: Row, name: string, option: string, where: string): void {
+  if (!Object.hasOwn(row, name)) return;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: there is a column '${name}' already: name another one by ${option}`,
+  );
+}
+
+/** All of them or nothing. @throws TroupeError NO_SPACE, IO */
+export function writeRows(output: string, rows: readonly Row[]): void {
+  writeFileAtomic(output, Buffer.concat(rows.map((row) => Buffer.from(`${toJson(row)}\n`))));
+}
