@@ -304,13 +304,14 @@ void Rollout::choose(const at::Tensor& hidden, Uses& uses) {
 
 bool Rollout::take(const Use& use, const Chosen& chosen, std::vector<FollowedRows>& followed) {
   const auto at = static_cast<size_t>(use.of.ahead);
-  if (use.followed >= 0 && chosen.sampled.finite) {
+  const bool sampled = chosen.sampled.finite && !chosen.none_left;
+  if (use.followed >= 0 && sampled) {
     FollowedRows& rows = followed[static_cast<size_t>(use.followed)];
     rows.next.push_back(chosen.sampled.token);
     rows.sampled = true;
   }
   bool right = false;
-  if (chosen.sampled.finite && use.run != nullptr && at < use.run->guess.tokens.size()) {
+  if (sampled && use.run != nullptr && at < use.run->guess.tokens.size()) {
     right = use.run->guess.tokens[at] == chosen.sampled.token;
     scheduler_.guessed(use.run->guess, use.of.ahead, right);
   }

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "batch/further_tokens.h"
 #include "check.h"
@@ -268,6 +269,18 @@ TEST(a_guess_is_drafted_as_far_as_it_has_paid) {
     length += drafted && taken ? 2 : 1;
   }
   CHECK(found.stats.drafts == drafts && found.stats.accepted_tokens == accepted && drafts < 100);
+}
+
+// Nothing follows its last row: others of the step are drafted as if it had never been there.
+TEST(a_request_without_a_token_left_ends_alone) {
+  SmallModel model(predicting("llama"));
+  const RolloutRequest other = request(1, prompt(20), 30);
+  RolloutRequest none = request(2, prompt(9), 4);
+  for (int32_t token = 0; token < kVocabulary; ++token)
+    none.sampling.logit_bias.emplace_back(token, -std::numeric_limits<float>::infinity());
+  const Run alone = run_of(model, {other}, drafting(2)), both = run_of(model, {other, none}, drafting(2));
+  CHECK(both.answers.at(1) == alone.answers.at(1) && both.answers.at(2).tokens.empty());
+  CHECK(both.stats.drafts == alone.stats.drafts && both.stats.accepted_tokens == alone.stats.accepted_tokens);
 }
 
 TEST(a_model_without_the_layer_is_refused) {
