@@ -196,8 +196,9 @@ bool Rollout::step() {
     scheduler_.computed(plan);
   } catch (...) {
     scheduler_.drop();
-    // Some layers' states are those of this step, which cannot be computed a second time from them.
-    if (decoder_.config().delta) scheduler_.preempt_all();
+    // Sequences may count on pages that another one was to fill in this step, and states of some layers are
+    // those behind it: all begin again, whoever is aborted now.
+    scheduler_.preempt_all();
     throw;
   }
   // What fails from here on leaves keys and values that are right, and sequences that are never planned

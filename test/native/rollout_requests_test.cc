@@ -242,6 +242,23 @@ TEST(a_step_that_fails_leaves_no_page_that_was_not_written) {
   CHECK(same(run(rollout, {request(5, history, 10)}).at(5), run(other, {request(5, history, 10)}).at(5)));
 }
 
+// The second sequence counts on pages that the first one was to fill.
+TEST(a_step_that_fails_leaves_nobody_with_pages_of_another) {
+  FailingDecoder decoder;
+  Rollout rollout(decoder, {}), other(decoder, {});
+  const RolloutRequest filling = request(1, prompt(70), 10);
+  RolloutRequest sharing = request(2, prompt(70), 10);
+  sharing.prompt[65] = (sharing.prompt[65] + 1) % 50;
+  const Answer alone = run(other, {sharing}).at(2);
+  decoder.fails = true;
+  rollout.submit(filling);
+  rollout.submit(sharing);
+  CHECK_THROWS(rollout.step(), "no memory");
+  CHECK(rollout.stats().running == 0 && rollout.stats().pages_held == 0);
+  rollout.abort(1);
+  CHECK(same(run(rollout, {}).at(2), alone));
+}
+
 // As many pages as the second turn needs: its tail cannot be held beside them.
 TEST(a_second_turn_that_fills_the_cache_is_served) {
   SmallModel model(long_model("qwen3"));
