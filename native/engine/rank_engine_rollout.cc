@@ -18,6 +18,7 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   const bool serves = rollout_ && (rollout_->stats().running > 0 || rollout_->stats().waiting > 0);
   require(!serves, ErrorCode::kInvalidArgument,
           "[rollout] this engine has a rollout already, which has requests: expected one per engine");
+  stop_decoding();  // the weights at hand are those that the options of before asked for
   decode_over(options.tensor_parallel, options.predicts());
   rollout_.reset();
   RolloutOptions own = options;

@@ -158,6 +158,19 @@ TEST(layers_that_are_held_change_no_gradient) {
   }
 }
 
+// What the steps before computed with has neither codes nor the layer for further tokens.
+TEST(opening_again_asks_for_weights_of_its_own) {
+  EngineOptions options = options_for("llama", {}, false);
+  const auto engine = create_engine(options, nullptr);
+  RolloutStats stats;
+  const Answers expected = generate(*engine, limits_of({}, false), stats);
+  engine->begin_rollout(0, false);
+  CHECK(engine->rollout_turn({}).ready);
+  engine->open_rollout(limits_of({}, true));
+  CHECK(!engine->rollout_turn({}).ready);
+  CHECK(generate(*engine, limits_of({}, true), stats) == expected && stats.drafts > 0);
+}
+
 TEST(ranks_that_decode_together_draft_as_before) {
   check_all(2, [&](Communicator& comm) {
     const Layout layout{.ranks = 2, .decoding = 2};
