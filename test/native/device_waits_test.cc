@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -318,6 +319,48 @@ TEST(the_host_waits_once_per_step_of_a_generation) {
     CHECK(many.waits - few.waits == kMore);
     // Of a row: what became of it, its token, the log-probability.
     CHECK(many.bytes_to_host - few.bytes_to_host == kMore * kSamples * 3 * 4);
+  }
+}
+
+// Of drafts by the layer for further tokens each guess waits once more: the next one is made of it.
+TEST(the_host_waits_once_per_guess_of_a_generation) {
+  for (const char* variant : {"qwen3", "qwen3_moe"}) {
+    struct Run {
+      std::vector<int32_t> tokens;
+      RolloutStats stats;
+      DeviceCounts counts;
+    };
+    const auto run = [&](at::Device device, int64_t drafts) {
+      const auto engine = create_engine(on(device, variant, 2, 1), nullptr);
+      RolloutOptions limits;
+      limits.drafts = {.num_tokens = drafts, .predicts = true, .max_sequences = 1'000'000};
+      Run result;
+      engine->open_rollout(limits);
+      engine->begin_rollout(0, /*restart=*/false);
+      const auto turn = [&](uint64_t id) {
+        RolloutCommands commands;
+        commands.milliseconds = std::numeric_limits<double>::infinity();
+        RolloutRequest request{.id = id, .prompt = {3, 4, 5}};
+        request.sampling.max_new_tokens = 24;
+        request.sampling.temperature = 0;
+        commands.submit.push_back(std::move(request));
+        return engine->rollout_turn(std::move(commands));
+      };
+      const int64_t before = turn(1).stats.steps;  // makes what is made once
+      result.counts = counted_on_device([&] {
+        const RolloutTurn last = turn(2);
+        result.tokens = last.outputs.front().tokens;
+        result.stats = last.stats;
+      });
+      result.stats.steps -= before;
+      return result;
+    };
+    const Run cpu = run(at::kCPU, 2), plain = run(fake_device(), 0), device = run(fake_device(), 2);
+    CHECK(device.tokens == cpu.tokens && device.tokens == plain.tokens && plain.tokens.size() == 24);
+    CHECK(plain.counts.waits == plain.stats.steps);
+    print(std::string(variant) + ", drafts", device.counts);
+    CHECK(device.stats.drafts > 0 && device.counts.waits > device.stats.steps);
+    CHECK(device.counts.waits <= 3 * device.stats.steps);
   }
 }
 
