@@ -2,7 +2,7 @@
 // estimator. Processor time is what a machine without other load would take. See docs/benchmarks.md.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const { advantageEstimatorNames, computeAdvantages } = require('../dist/algorithms/advantages.js');
@@ -12,10 +12,10 @@ const GROUP = 8;
 const REPEATS = 15;
 const PROMPT = Int32Array.of(1, 2, 3);
 
-const { values } = parseArgs({
+const { values } = commandLine({
   options: {
-    responses: { type: 'string', default: '8192' },
-    tokens: { type: 'string', default: '1000' },
+    responses: { type: 'string', least: 1, default: '8192' },
+    tokens: { type: 'string', least: 1, default: '1000' },
   },
 });
 

@@ -5,30 +5,30 @@ import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { Actor } from '../dist/actor/actor.js';
 import { collectTrajectories } from '../dist/agent/collect.js';
 import { defineAgent } from '../dist/agent/define.js';
+import { commandLine, oneOf } from '../scripts/command_line.mjs';
 import { writeModel } from './make_case.mjs';
 import { modelConfig } from './presets.mjs';
 
-const { values } = parseArgs({
+const { values } = commandLine({
   options: {
     native: { type: 'boolean', default: false },
     preset: { type: 'string', default: 'cpu-40m' },
-    trajectories: { type: 'string', default: '512' },
-    turns: { type: 'string', default: '10' },
-    tokens: { type: 'string', default: '100' },
+    trajectories: { type: 'string', least: 1, default: '512' },
+    turns: { type: 'string', least: 1, default: '10' },
+    tokens: { type: 'string', least: 1, default: '100' },
     /** Responses of one turn that are measured, and tokens of each; default: what the trajectories sample in all their turns. */
-    single: { type: 'string' },
-    'single-tokens': { type: 'string' },
+    single: { type: 'string', least: 1 },
+    'single-tokens': { type: 'string', least: 1 },
     scale: { type: 'string', default: '1' },
-    slots: { type: 'string', default: '64' },
+    slots: { type: 'string', least: 1, default: '64' },
     /** Tokens of a prompt. */
-    prompt: { type: 'string', default: '64' },
+    prompt: { type: 'string', least: 1, default: '64' },
     /** single: responses of one turn; instant: trajectories whose tools take no time; tools: as they are. */
     runs: { type: 'string', default: 'single,tools' },
-    threads: { type: 'string', default: '2' },
+    threads: { type: 'string', least: 1, default: '2' },
     /** fifo: in the order of arrival; behind-first: as runs with our own engine do. */
     order: { type: 'string', default: 'behind-first' },
   },
@@ -41,6 +41,7 @@ const [COUNT, TURNS, TOKENS, SCALE, SLOTS, PROMPT] = [
   values.slots,
   values.prompt,
 ].map(Number);
+for (const name of values.runs.split(',')) oneOf(name, ['single', 'instant', 'tools'], '--runs');
 const STEP_MS = 20;
 const SINGLE_TOKENS = Number(values['single-tokens'] ?? TURNS * TOKENS);
 

@@ -5,9 +5,14 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine, refuse, wholeNumber } from '../scripts/command_line.mjs';
 
-const [steps = '30', ...chosen] = process.argv.slice(2);
+const [steps = '30', ...chosen] = commandLine({ words: Number.POSITIVE_INFINITY }).positionals;
+wholeNumber(steps, 1, 'STEPS');
 const modes = chosen.length > 0 ? chosen : ['sync', '0.5', '1', '2'];
+for (const mode of modes)
+  if (mode !== 'sync' && !(Number(mode) > 0))
+    refuse(`MODE: expected sync, or how many batches are ahead, such as 0.5, got ${mode}`);
 const root = fileURLToPath(new URL('..', import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), 'troupe-async-'));
 

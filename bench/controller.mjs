@@ -8,19 +8,19 @@ import { cpus } from 'node:os';
 import { resolve } from 'node:path';
 import { Writable } from 'node:stream';
 import { setTimeout } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import { commandLine } from '../scripts/command_line.mjs';
 import { Random } from './random.mjs';
 import { madeModel } from './sharding_case.mjs';
 
-const { values } = parseArgs({
+const { values } = commandLine({
   options: {
-    steps: { type: 'string', default: '4' },
-    ranks: { type: 'string', default: '64' },
-    prompts: { type: 'string', default: '8192' },
-    samples: { type: 'string', default: '16' },
-    tokens: { type: 'string', default: '2048' },
+    steps: { type: 'string', least: 1, default: '4' },
+    ranks: { type: 'string', least: 1, default: '64' },
+    prompts: { type: 'string', least: 1, default: '8192' },
+    samples: { type: 'string', least: 1, default: '16' },
+    tokens: { type: 'string', least: 1, default: '2048' },
     /** token: each its own, as with GAE; sequence: one of all tokens of a response, as with GRPO. */
     advantages: { type: 'string', default: 'token' },
     dist: { type: 'string', default: 'dist' },

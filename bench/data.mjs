@@ -7,19 +7,19 @@ import { cpus } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { writeByteTokenizer } from './byte_tokenizer.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const WORK = join(resolve(HERE, '..'), '.troupe', 'bench');
 const BATCH = 1024;
 const options = {
-  rows: { type: 'string', default: '100000' },
-  groups: { type: 'string', default: '1' },
+  rows: { type: 'string', least: 1, default: '100000' },
+  groups: { type: 'string', least: 1, default: '1' },
   measure: { type: 'string' },
   filter: { type: 'boolean', default: false },
   all: { type: 'boolean', default: false },
-  batches: { type: 'string', default: '10' },
+  batches: { type: 'string', least: 1, default: '10' },
   pause: { type: 'string', default: '1' },
   tokenizer: { type: 'string', default: join(WORK, 'tokenizer') },
 };
@@ -162,7 +162,7 @@ async function measure(file, { filter, all: whole, batches, pause, tokenizer: di
   );
 }
 
-const { values } = parseArgs({ options });
+const { values } = commandLine({ options });
 if (values.measure) await measure(values.measure, values);
 else {
   mkdirSync(WORK, { recursive: true });

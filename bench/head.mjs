@@ -1,21 +1,26 @@
 // linear_log_prob alone, one process: node bench/head.mjs TxHxV [options]. Forward with entropies, and forward with the gradients
 // of hidden states and weight. One JSON line each.
 import { createRequire } from 'node:module';
-import { parseArgs } from 'node:util';
+import { commandLine, refuse } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { NormalPool, Random } from './random.mjs';
 
 const { loadBinding } = createRequire(import.meta.url)('../dist/native/loader.js');
 
-const { values: args, positionals } = parseArgs({
-  options: Object.fromEntries(
-    Object.entries({ repeat: '3', warmup: '1', threads: '2', dtype: 'fp32', device: 'cpu' }).map(
-      ([name, value]) => [name, { type: 'string', default: value }],
-    ),
-  ),
-  allowPositionals: true,
+const { values: args, positionals } = commandLine({
+  options: {
+    repeat: { type: 'string', least: 1, default: '3' },
+    warmup: { type: 'string', least: 0, default: '1' },
+    threads: { type: 'string', least: 1, default: '2' },
+    dtype: { type: 'string', default: 'fp32' },
+    device: { type: 'string', default: 'cpu' },
+  },
+  words: 1,
 });
-const [rows, hidden, vocabulary] = positionals[0].split('x').map(Number);
+const [shape = 'none'] = positionals;
+if (!/^[1-9]\d*x[1-9]\d*x[1-9]\d*$/.test(shape))
+  refuse(`expected rows x hidden size x vocabulary, such as 1024x896x151936, got ${shape}`);
+const [rows, hidden, vocabulary] = shape.split('x').map(Number);
 const native = loadBinding();
 native.keepFreedMemory();
 
@@ -48,7 +53,7 @@ for (const [op, extra, products] of [
     peer: 'troupe',
     variant: 'core',
     op,
-    shape: positionals[0],
+    shape,
     dtype: args.dtype,
     device: args.device,
   };

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { Python } from './python.mjs';
 
@@ -13,16 +13,16 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const WORK = resolve(HERE, '..', '.troupe');
 const PEER = join(HERE, 'peer', 'peer_images.py');
 
-const { values: args } = parseArgs({
+const { values: args } = commandLine({
   options: {
     family: { type: 'string', default: 'qwen2_5_vl' },
-    size: { type: 'string', default: '448' },
-    count: { type: 'string', default: '8' },
-    response: { type: 'string', default: '128' },
-    threads: { type: 'string', default: '2' },
-    rounds: { type: 'string', default: '2' },
-    repeat: { type: 'string', default: '3' },
-    warmup: { type: 'string', default: '1' },
+    size: { type: 'string', least: 1, default: '448' },
+    count: { type: 'string', least: 1, default: '8' },
+    response: { type: 'string', least: 1, default: '128' },
+    threads: { type: 'string', least: 1, default: '2' },
+    rounds: { type: 'string', least: 1, default: '2' },
+    repeat: { type: 'string', least: 1, default: '3' },
+    warmup: { type: 'string', least: 0, default: '1' },
   },
 });
 const flags = (...names) => names.flatMap((name) => [`--${name}`, args[name]]);

@@ -6,9 +6,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { prepare } from '../examples/arithmetic/prepare.mjs';
+import { commandLine, oneOf, wholeNumber } from '../scripts/command_line.mjs';
 
-const [steps = 6, ...chosen] = process.argv.slice(2).map((arg, i) => (i === 0 ? Number(arg) : arg));
-const kinds = chosen.length > 0 ? chosen : ['native', 'sglang', 'tgi'];
+const KINDS = ['native', 'sglang', 'tgi'];
+const [given = '6', ...chosen] = commandLine({ words: 1 + KINDS.length }).positionals;
+const steps = wholeNumber(given, 1, 'STEPS');
+const kinds = chosen.length > 0 ? chosen.map((kind) => oneOf(kind, KINDS, 'KIND')) : KINDS;
 const root = fileURLToPath(new URL('..', import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), 'troupe-killed-'));
 const file = (...parts) => join(directory, ...parts);

@@ -3,19 +3,19 @@
 // docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { madeModel, makeBatch } from './sharding_case.mjs';
 
 const require = createRequire(import.meta.url);
 const { Actor, Batch } = require('../dist/index.js');
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
+const { values, positionals } = commandLine({
+  words: 1,
   options: {
-    sequences: { type: 'string', default: '32' },
-    tokens: { type: 'string', default: '256' },
-    rounds: { type: 'string', default: '7' },
+    sequences: { type: 'string', least: 1, default: '32' },
+    tokens: { type: 'string', least: 1, default: '256' },
+    rounds: { type: 'string', least: 1, default: '7' },
   },
 });
 const model = positionals[0] ?? madeModel();

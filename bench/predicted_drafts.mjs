@@ -7,22 +7,22 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { Random } from './random.mjs';
 import { writeSafetensors } from './safetensors_file.mjs';
 
 const { Actor, Batch } = createRequire(import.meta.url)('../dist/index.js');
 
-const { values } = parseArgs({
+const { values } = commandLine({
   options: {
     model: { type: 'string' },
     save: { type: 'string' },
-    steps: { type: 'string', default: '300' },
-    layers: { type: 'string', default: '48' },
+    steps: { type: 'string', least: 0, default: '300' },
+    layers: { type: 'string', least: 1, default: '48' },
     dtype: { type: 'string', default: 'float32' },
-    requests: { type: 'string', default: '1,4,8' },
-    drafts: { type: 'string', default: '1,3' },
+    requests: { type: 'string', least: 1, list: true, default: '1,4,8' },
+    drafts: { type: 'string', least: 1, list: true, default: '1,3' },
     temperatures: { type: 'string', default: '1,0.5,0' },
   },
 });

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { refuse } from '../scripts/command_line.mjs';
 import { Case } from './case.mjs';
 import { readArguments, USAGE } from './cli.mjs';
 import { makeCase } from './make_case.mjs';
@@ -107,8 +108,17 @@ async function sweep(args, python) {
   return points;
 }
 
+/** What is wrong with the command line has an exit code of its own. */
+function checkedArguments() {
+  try {
+    return readArguments(process.argv.slice(2));
+  } catch (error) {
+    refuse(error.message);
+  }
+}
+
 async function main() {
-  const args = readArguments(process.argv.slice(2));
+  const args = checkedArguments();
   if (args.help) return console.log(USAGE);
   const python = new Python(join(WORK, 'peers'));
   await python.prepare(args.peer !== undefined);

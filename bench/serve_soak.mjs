@@ -7,9 +7,12 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeInitialModel } from '../examples/arithmetic/initial_model.mjs';
 import { Random } from '../examples/arithmetic/random.mjs';
+import { commandLine, wholeNumber } from '../scripts/command_line.mjs';
 import { writeByteTokenizer } from './byte_tokenizer.mjs';
 
-const [streams = 200, seconds = 60] = process.argv.slice(2).map(Number);
+const given = commandLine({ words: 2 }).positionals;
+const streams = wholeNumber(given[0] ?? '200', 1, 'STREAMS');
+const seconds = wholeNumber(given[1] ?? '60', 1, 'SECONDS');
 const TOKENS = 64;
 const CLI = fileURLToPath(new URL('../dist/cli.js', import.meta.url));
 

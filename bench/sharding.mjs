@@ -2,7 +2,7 @@
 // device and its host) and bytes sent per update for every strategy, beside the theory, and seconds per update. See docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { madeModel, makeBatch } from './sharding_case.mjs';
 
 const require = createRequire(import.meta.url);
@@ -13,11 +13,11 @@ const SEQUENCES = 16;
 const TOKENS = 64;
 const CAPACITY = 512;
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
+const { values, positionals } = commandLine({
+  words: 1,
   options: {
-    workers: { type: 'string', default: '4' },
-    updates: { type: 'string', default: '1' },
+    workers: { type: 'string', least: 1, default: '4' },
+    updates: { type: 'string', least: 1, default: '1' },
     prefetch: { type: 'boolean', default: false },
     reduce: { type: 'string', default: 'micro_batch' },
     offload: { type: 'boolean', default: false },

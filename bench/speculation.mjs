@@ -5,18 +5,18 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { writeModel } from './make_case.mjs';
 import { median } from './measure.mjs';
 
 const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
-const { values } = parseArgs({
+const { values } = commandLine({
   options: {
     model: { type: 'string' },
     dtype: { type: 'string', default: 'float32' },
-    requests: { type: 'string', default: '1,4,8' },
-    drafts: { type: 'string', default: '3,7' },
+    requests: { type: 'string', least: 1, list: true, default: '1,4,8' },
+    drafts: { type: 'string', least: 1, list: true, default: '3,7' },
   },
 });
 const directory = mkdtempSync(join(tmpdir(), 'troupe-speculation-'));

@@ -2,28 +2,29 @@
 // fields of the peers. bench/run.mjs starts it and adds what the worker says about its native calls.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { parseArgs } from 'node:util';
+import { commandLine, refuse } from '../scripts/command_line.mjs';
 import { Case } from './case.mjs';
 import { median, OPERATIONS, ROLE_OPERATIONS } from './measure.mjs';
 
 const { Actor, Batch, Critic } = createRequire(import.meta.url)('../dist/index.js');
 
-const { values: args, positionals } = parseArgs({
+const { values: args, positionals } = commandLine({
   options: {
-    threads: { type: 'string', default: '2' },
+    threads: { type: 'string', least: 1, default: '2' },
     ops: { type: 'string', default: OPERATIONS.join(',') },
-    repeat: { type: 'string', default: '3' },
-    warmup: { type: 'string', default: '1' },
-    'micro-tokens': { type: 'string', default: '4096' },
-    'new-tokens': { type: 'string', default: '64' },
-    n: { type: 'string', default: '4' },
+    repeat: { type: 'string', least: 1, default: '3' },
+    warmup: { type: 'string', least: 0, default: '1' },
+    'micro-tokens': { type: 'string', least: 1, default: '4096' },
+    'new-tokens': { type: 'string', least: 1, default: '64' },
+    n: { type: 'string', least: 1, default: '4' },
     dtype: { type: 'string', default: 'fp32' },
     quantization: { type: 'string' },
     device: { type: 'string', default: 'cpu' },
     'grad-ckpt': { type: 'boolean', default: false },
   },
-  allowPositionals: true,
+  words: 1,
 });
+if (positionals.length === 0) refuse('expected the directory of a case');
 const [repeat, warmup] = [Number(args.repeat), Number(args.warmup)];
 
 /** The worker is the only child of this process. */

@@ -15,16 +15,16 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { chromium } from 'playwright-core';
+import { commandLine } from '../scripts/command_line.mjs';
 import { writeLongMetrics, writeRun } from '../test/helpers/synthetic_runs.mjs';
 import { keepOwnPriority, longestWait, waits } from './threads.mjs';
 
 const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..');
-const { values: args } = parseArgs({
+const { values: args } = commandLine({
   options: {
-    runs: { type: 'string', default: '500' },
+    runs: { type: 'string', least: 1, default: '500' },
     chromium: { type: 'string', default: process.env.TROUPE_CHROMIUM ?? '/usr/bin/chromium' },
   },
 });

@@ -5,12 +5,15 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 
 const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..');
-const { values: args } = parseArgs({
-  options: { pairs: { type: 'string', default: '4' }, steps: { type: 'string', default: '20' } },
+const { values: args } = commandLine({
+  options: {
+    pairs: { type: 'string', least: 1, default: '4' },
+    steps: { type: 'string', least: 1, default: '20' },
+  },
 });
 const OFF = ['trainer.ui=false', 'logging.trace=false', 'logging.tokens.samples=0'];
 const model = join(ROOT, 'runs/arithmetic/sft/final_model');

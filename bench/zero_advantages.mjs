@@ -2,18 +2,18 @@
 // sequences whose advantages are all zero. See docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { madeModel, makeBatch } from './sharding_case.mjs';
 
 const { Actor, Batch } = createRequire(import.meta.url)('../dist/index.js');
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
+const { values, positionals } = commandLine({
+  words: 1,
   options: {
-    sequences: { type: 'string', default: '32' },
-    tokens: { type: 'string', default: '256' },
-    rounds: { type: 'string', default: '5' },
+    sequences: { type: 'string', least: 1, default: '32' },
+    tokens: { type: 'string', least: 1, default: '256' },
+    rounds: { type: 'string', least: 1, default: '5' },
   },
 });
 const [sequences, tokens, rounds] = [values.sequences, values.tokens, values.rounds].map(Number);

@@ -8,11 +8,15 @@ import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine } from './command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const started = Date.now();
-const native = !process.argv.includes('--no-native');
+const { values: asked } = commandLine({
+  options: { tests: { type: 'boolean' }, 'no-native': { type: 'boolean' } },
+});
+const native = !asked['no-native'];
 const inRoot = (...parts) => path.join(root, ...parts);
 
 function say(line) {
@@ -95,7 +99,7 @@ checkTools();
 installPackages();
 compileTypeScript();
 try {
-  if (native) await prepareNative(process.argv.includes('--tests'));
+  if (native) await prepareNative(asked.tests === true);
 } catch (error) {
   stop(error.code ? error.message : error.stack);
 }

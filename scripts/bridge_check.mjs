@@ -4,8 +4,12 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine } from './command_line.mjs';
 
-const root = path.resolve(process.argv[2] ?? path.join(path.dirname(fileURLToPath(import.meta.url)), '..'));
+const [given = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')] = commandLine({
+  words: 1,
+}).positionals;
+const root = path.resolve(given);
 const findings = [];
 const report = (where, what) => findings.push(`${where}: ${what}`);
 

@@ -8,11 +8,11 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from './command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-const { values } = parseArgs({
+const { values } = commandLine({
   args: [...process.argv.slice(2), ...(process.env.TROUPE_BUILD_FLAGS ?? '').split(' ').filter(Boolean)],
   options: { tests: { type: 'boolean' }, cuda: { type: 'boolean' }, 'no-rpath': { type: 'boolean' } },
 });

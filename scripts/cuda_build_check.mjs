@@ -7,12 +7,12 @@ import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from './command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const out = path.join(root, 'build-cuda');
-const { values } = parseArgs({ options: { minutes: { type: 'string', default: '20' } } });
+const { values } = commandLine({ options: { minutes: { type: 'string', least: 1, default: '20' } } });
 const { findLibTorch } = require('../dist/install/discovery.js');
 const started = performance.now();
 const limit = Number(values.minutes) * 60_000;

@@ -5,8 +5,11 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine } from './command_line.mjs';
 
-const root = process.argv[2] ?? path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const [root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..')] = commandLine({
+  words: 1,
+}).positionals;
 let missing = 0;
 
 const LANGUAGES = [

@@ -5,9 +5,10 @@ import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine } from './command_line.mjs';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-const write = process.argv.includes('--write');
+const write = commandLine({ options: { write: { type: 'boolean' } } }).values.write === true;
 
 function sourcesOf(directory) {
   return readdirSync(path.join(root, directory), { recursive: true })

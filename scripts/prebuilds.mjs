@@ -7,6 +7,7 @@ import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:f
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { commandLine } from './command_line.mjs';
 import { inspect, record } from './prebuilt_record.mjs';
 
 const require = createRequire(import.meta.url);
@@ -16,7 +17,7 @@ const { prebuiltName, prebuildsDirectory } = require('../dist/install/addons.js'
 const { version } = require('../package.json');
 const prebuildify = require('prebuildify');
 
-const cuda = process.argv.includes('--cuda');
+const cuda = commandLine({ options: { cuda: { type: 'boolean' } } }).values.cuda === true;
 const libtorch = findLibTorch();
 const name = prebuiltName(libtorch.minor, cuda ? libtorch.variant : 'cpu');
 process.env.TROUPE_BUILD_FLAGS = cuda ? '--no-rpath --cuda' : '--no-rpath';

@@ -9,12 +9,12 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from './command_line.mjs';
 import { inspect } from './prebuilt_record.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-const { values } = parseArgs({ options: { tarball: { type: 'string' } } });
+const { values } = commandLine({ options: { tarball: { type: 'string' } } });
 const { findLibTorch } = require('../dist/install/discovery.js');
 const {
   addonFor,

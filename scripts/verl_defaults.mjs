@@ -5,14 +5,17 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { load } from 'js-yaml';
+import { commandLine, refuse } from './command_line.mjs';
 
 const { VERL_YAML } = createRequire(import.meta.url)('../dist/config/verl/config_files.js');
 
-const versions = process.argv.slice(2).map((argument) => {
+const WANTED = 'NAME=CHECKOUT[,RECIPE_CHECKOUT]';
+const versions = commandLine({ words: Number.POSITIVE_INFINITY }).positionals.map((argument) => {
   const [name, directories] = argument.split('=');
+  if (!directories) refuse(`expected ${WANTED}, got ${argument}`);
   return { name, directories: directories.split(',') };
 });
-if (versions.length === 0) throw new Error('expected NAME=CHECKOUT[,RECIPE_CHECKOUT] ...');
+if (versions.length === 0) refuse(`expected ${WANTED} ...`);
 
 /** Folder of a checkout -> prefix of its files in the table. Only what the trainers that exist here read. */
 const SOURCES = {

@@ -6,6 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
+import { commandLine } from './command_line.mjs';
 import { askedFeatures } from './verl_features.mjs';
 
 const require = createRequire(import.meta.url);
@@ -121,13 +122,14 @@ function judge(script, args, directory, environment, launch) {
   return report;
 }
 
-const options = process.argv.slice(2);
-const jsonAt = options.indexOf('--json');
-const json = jsonAt < 0 ? null : options.splice(jsonAt, 2)[1];
-const listed = options.includes('--list');
+const { values, positionals: checkouts } = commandLine({
+  options: { json: { type: 'string' }, list: { type: 'boolean', default: false } },
+  words: Number.POSITIVE_INFINITY,
+});
+const { json = null, list: listed } = values;
 const rows = [];
 const all = [];
-for (const checkout of options.filter((word) => word !== '--list').map((word) => path.resolve(word))) {
+for (const checkout of checkouts.map((word) => path.resolve(word))) {
   const scripts = readdirSync(checkout, { recursive: true })
     .filter((name) => name.endsWith('.sh'))
     .map((name) => path.join(checkout, name))

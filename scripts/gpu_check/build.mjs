@@ -5,11 +5,11 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
-const { values } = parseArgs({ options: { device: { type: 'string', default: 'cuda' } } });
+const { values } = commandLine({ options: { device: { type: 'string', default: 'cuda' } } });
 const { addonFor, listAddons } = require('../../dist/install/addons.js');
 const { findLibTorch } = require('../../dist/install/discovery.js');
 

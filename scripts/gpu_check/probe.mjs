@@ -5,16 +5,16 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { Case } from '../../bench/case.mjs';
 import { makeCase } from '../../bench/make_case.mjs';
+import { commandLine } from '../command_line.mjs';
 
 const require = createRequire(import.meta.url);
 const { Actor, Batch, WorkerGroup } = require('../../dist/index.js');
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
-const { values: args, positionals } = parseArgs({
+const { values: args, positionals } = commandLine({
   options: { device: { type: 'string', default: 'cuda' } },
-  allowPositionals: true,
+  words: 1,
 });
 const [what] = positionals;
 const { device } = args;
