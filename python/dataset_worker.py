@@ -15,7 +15,7 @@ import traceback
 
 import verl_dataset
 from dataset_rows import Columns
-from troupe_process import CLASS, Channel, Refused, Told, bear_signals, end_with_parent, load, told, with_calls
+from troupe_process import CLASS, Channel, Refused, Told, bear_signals, end_with_parent, load, refuse_by_hand, told, with_calls
 
 SECTION = "data.custom_cls"
 # Seconds between signs of life.
@@ -206,6 +206,7 @@ def run(setup, watch):
 
 
 def main():
+    refuse_by_hand()
     end_with_parent()
     # Printing what the encoding cannot hold is no reason to fail.
     for stream in (sys.stdout, sys.stderr):

@@ -11,7 +11,7 @@ import queue
 import sys
 import threading
 
-from troupe_process import FUNCTION, Channel, Refused, Told, bear_signals, end_with_parent, load, told
+from troupe_process import FUNCTION, Channel, Refused, Told, bear_signals, end_with_parent, load, refuse_by_hand, told
 
 # Characters of JSON for one response; the trainer refuses from there on, see contract/outcome.ts.
 MAX_OUTCOME = 64 * 1024
@@ -177,6 +177,7 @@ async def awaited(result):
 
 
 def main():
+    refuse_by_hand()
     end_with_parent()
     bear_signals()
     # Printing what the encoding cannot hold is no reason to fail.

@@ -250,6 +250,8 @@ async def serve(output, lines, setup):
 
 
 def main():
+    if len(sys.argv) != 2 or not sys.argv[1].startswith("{"):
+        sys.exit("tool_server.py is started by Troupe, as the configuration of a run says: there is nothing to start by hand")
     # A Ctrl-C goes to the whole process group; the end of the input is what ends this process.
     signal.signal(signal.SIGINT, lambda *_: None)
     lines = os.fdopen(os.dup(0), "rb")

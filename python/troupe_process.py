@@ -51,6 +51,15 @@ class Channel:
             os._exit(1)
 
 
+def refuse_by_hand():
+    """Ends a program that somebody has started to see what it does."""
+    try:
+        for each in (REQUESTS, REPLIES):
+            os.fstat(each)
+    except OSError:
+        sys.exit("%s is started by Troupe, as the configuration of a run says: there is nothing to start by hand" % os.path.basename(sys.argv[0]))
+
+
 def end_with_parent():
     """A library that holds the interpreter's lock lets no thread see the end of the parent: there the kernel sees to it."""
     try:
@@ -98,6 +107,12 @@ def told(error):
         return described(error)
     except BaseException:
         return type(error).__name__
+
+
+def hint_for(error, section):
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    return ". Install the package that has it into this Python, or name one that has it (%s.python)" % section
 
 
 def described(error):
@@ -152,7 +167,8 @@ def load(path, name, section, kind):
         spec.loader.exec_module(module)
     except BaseException as error:
         raise Refused(
-            "%s.path: %s (Python %s) could not load %s: %s" % (section, sys.executable, sys.version.split()[0], file, told(error))
+            "%s.path: %s (Python %s) could not load %s: %s%s"
+            % (section, sys.executable, sys.version.split()[0], file, told(error), hint_for(error, section))
         )
     what, fits, is_one = kind
     found = getattr(module, name, None)

@@ -89,7 +89,7 @@ describe('what is wrong is told', () => {
     [
       'a package',
       { path: write('bad.py', 'import no_such_package\n') },
-      /^data\.custom_cls\.path: .*python.* could not load .*bad\.py: ModuleNotFoundError: No module named 'no_such_package', at .*bad\.py:1/,
+      /^data\.custom_cls\.path: .*python.* could not load .*bad\.py: ModuleNotFoundError: No module named 'no_such_package', at .*bad\.py:1.*\(data\.custom_cls\.python\)/,
     ],
     [
       'an exit',

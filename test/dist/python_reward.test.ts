@@ -301,7 +301,7 @@ describe('what is wrong is told at the start', () => {
     [
       'an import',
       { path: BROKEN },
-      /path: .*\(Python 3\.\S+\) could not load .*broken\.py: ModuleNotFoundError: No module named 'there_is_no_such_module', at .*broken\.py:2/,
+      /path: .*\(Python 3\.\S+\) could not load .*broken\.py: ModuleNotFoundError: No module named 'there_is_no_such_module', at .*broken\.py:2.*\. Install the package that has it into this Python, or name one that has it \(reward\.custom_reward_function\.python\)/,
     ],
     ['its syntax', { path: SYNTAX }, /could not load .*syntax\.py: SyntaxError: .*syntax\.py, line 1/],
     ['its exit', { path: EXITS }, /could not load .*exits\.py: SystemExit: no licence/],

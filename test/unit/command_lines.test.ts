@@ -84,3 +84,18 @@ test.each([
     last: expect.stringMatching(message),
   });
 });
+
+test.each(['reward_worker.py', 'dataset_worker.py', 'tool_server.py'])(
+  '%s, which a run starts, says so to who starts it by hand',
+  (name) => {
+    const { status, stdout, stderr } = spawnSync('python3', [join(ROOT, 'python', name)], {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'pipe'],
+      timeout: 60_000,
+    });
+    expect({ status, said: stdout + stderr }).toEqual({
+      status: 1,
+      said: `${name} is started by Troupe, as the configuration of a run says: there is nothing to start by hand\n`,
+    });
+  },
+);
