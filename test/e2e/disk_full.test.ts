@@ -69,6 +69,8 @@ it('a disk that is full', async () => {
     expectOneMessage(
       await train(directory),
       'NO_SPACE',
+      ' KiB, where ',
+      ' KiB were free)',
       `${directory}/global_step_2 was not saved`,
       'global_step_1 is',
     );

@@ -1,7 +1,9 @@
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, statfsSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import { asTroupeError, writeDirectory } from '../base/atomic_dir';
+import { formatBytes } from '../base/byte_size';
+import { counted } from '../base/text';
 import { planLoad } from '../checkpoint/load_plan';
 import { keptTensors } from '../checkpoint/model_dir';
 import { planAdapterLoad, writeAdapterFiles } from '../checkpoint/peft_adapter';
@@ -222,5 +224,24 @@ async function exportFiles(engine: RoleEngine, kind: NativeTensorKind, plan: Wri
     { length: engine.group.worldSize },
     (_, rank): [NativeTensorKind, NativeTensorFile[]] => [kind, rank === 0 ? plan.files : withoutHeaders],
   );
-  await engine.group.callAll(engine.name, 'exportTensors', byRank);
+  const room = roomFor(plan.files);
+  try {
+    await engine.group.callAll(engine.name, 'exportTensors', byRank);
+  } catch (error) {
+    if (!(error instanceof TroupeError) || error.code !== 'NO_SPACE') throw error;
+    throw new TroupeError(error.code, `${error.message} (${room})`, { cause: error });
+  }
+}
+
+/** How much files take, and how much there is for them now. */
+function roomFor(files: readonly NativeTensorFile[]): string {
+  const total = files.reduce((sum, { size }) => sum + size, 0);
+  const what = `${counted(files.length, 'file')} of ${formatBytes(total)}`;
+  try {
+    const { bavail, bsize } = statfsSync(path.dirname((files[0] as NativeTensorFile).path));
+    return `${what}, where ${formatBytes(bavail * bsize)} were free`;
+  } catch {
+    // Some file systems do not say.
+    return what;
+  }
 }
