@@ -56,6 +56,7 @@ step('configuring', process.execPath, [
 ]);
 const tests = [
   'cuda_kernels_test',
+  'cuda_products_test',
   'cuda_vocabulary_shard_test',
   'grouped_gemm_test',
   'token_choices_test',
