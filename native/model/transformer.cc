@@ -116,30 +116,36 @@ void Transformer::begin_decoding(ops::Quantization quantization, bool predicts) 
   if (config_.head != HeadKind::kLm) return;
   const bool packed = everywhere(std::all_of(stages_.begin(), stages_.end(), packs));
   const Range range("pack_weights");
-  // In a local first: if memory does not suffice for all of it, nothing is left behind.
+  // In locals first: if memory does not suffice for all of it, nothing is left behind.
   std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
   for (size_t stage = 0; stage < weights.size(); ++stage) {
     for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack(quantization));
   }
+  Linear::Packed prediction_inputs;
   const PredictionLayer* const prediction = predicts && has_head() ? stages_.back().prediction() : nullptr;
   if (prediction != nullptr && !weights.empty()) {
     weights.back().push_back(prediction->block().pack(quantization));
-    decode_prediction_ = prediction->pack_inputs(quantization);
+    prediction_inputs = prediction->pack_inputs(quantization);
   }
+  ops::PackedMatrix packed_head;
+  at::Tensor float_head;
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
     const at::Tensor& head = stages_.back().head_weight();
     // The logits are float32 whatever the compute dtype, as in linear_log_prob. The head is quantised only
     // where a kernel multiplies the codes themselves; elsewhere every step would expand them to a whole
     // matrix.
     if (quantized && ops::multiplies_codes(head)) {
-      decode_head_ = ops::PackedMatrix::quantized(head, quantization);
+      packed_head = ops::PackedMatrix::quantized(head, quantization);
     } else if (packed) {
-      decode_head_ = ops::PackedMatrix::of(head, true);
+      packed_head = ops::PackedMatrix::of(head, true);
     } else {
-      decode_float_head_ = head.to(at::kFloat);
+      float_head = head.to(at::kFloat);
     }
   }
   decode_weights_ = std::move(weights);
+  decode_prediction_ = std::move(prediction_inputs);
+  decode_head_ = std::move(packed_head);
+  decode_float_head_ = std::move(float_head);
   decode_packs_ = packed;
   ops::PackedMatrix* before = nullptr;
   const auto chain = [&](ops::PackedMatrix& matrix) {

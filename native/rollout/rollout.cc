@@ -268,8 +268,11 @@ Choices Rollout::choices_of(const at::Tensor& hidden, const std::vector<int64_t>
     }
     return logits;
   };
-  return choose_tokens(logits_of, chunk,
-                       {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, uses);
+  Choices choices =
+      choose_tokens(logits_of, chunk,
+                    {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, uses);
+  totals_.host_choices += choices.on_host;
+  return choices;
 }
 
 void Rollout::choose(const at::Tensor& hidden, Uses& uses) {
@@ -281,7 +284,6 @@ void Rollout::choose(const at::Tensor& hidden, Uses& uses) {
     rows.push_back(use.row);
   }
   const Choices choices = choices_of(hidden, rows, wanted, /*ahead=*/false);
-  totals_.host_choices += choices.on_host;
   const Sequence* done = nullptr;  // perhaps gone; what follows of it in the list is of no use
   for (size_t i = 0; i < uses.list.size(); ++i) {
     const Use& use = uses.list[i];

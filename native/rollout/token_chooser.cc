@@ -161,7 +161,7 @@ double uniform_of(const LogitsUse& use) {
 Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const LogitsKind& kind,
                       const std::vector<LogitsUse>& uses) {
   Choices all;
-  all.chosen.resize(uses.size());  // of simulated logits: token 0
+  all.chosen.resize(uses.size());  // of simulated logits: no token, as if it were one
   DeviceChooser device(uses);
   bool on_device = false;
   const auto choose_here = [&](const std::vector<int64_t>& which, const at::Tensor& logits) {
