@@ -268,9 +268,8 @@ Choices Rollout::choices_of(const at::Tensor& hidden, const std::vector<int64_t>
     }
     return logits;
   };
-  Choices choices =
-      choose_tokens(logits_of, chunk,
-                    {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, uses);
+  Choices choices = choose_tokens(
+      logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap, config.logits_scaling}, uses);
   totals_.host_choices += choices.on_host;
   return choices;
 }

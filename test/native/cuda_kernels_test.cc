@@ -144,7 +144,7 @@ TEST(activations_match_the_float64_reference) {
   at::manual_seed(3);
   for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
     for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                  Activation::kRelu, Activation::kSigmoid}) {
+                                  Activation::kQuickGelu, Activation::kRelu, Activation::kSigmoid}) {
       for (const bool gated : {true, false}) {
         const std::string what = named(gated ? "gated activation" : "activation", type, rows, cols);
         const int64_t width = gated ? 2 * cols : cols;
