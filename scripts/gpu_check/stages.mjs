@@ -5,14 +5,22 @@ const BENCH_LINES = /^(operation|compute_|update_|generate|linear_log_prob|expor
 /** Peak of dense bfloat16 products, TFLOP/s, of the H100 and the H200 with SXM (their data sheets). */
 const PEAK_TFLOPS = '989';
 /** Programs of test/native with cases for a GPU. */
-const KERNEL_TESTS = [
+export const KERNEL_TESTS = [
   'cuda_kernels',
   'cuda_products',
   'cuda_vocabulary_shard',
   'linear_log_prob',
   'vocabulary_shard',
 ]
-  .concat(['grouped_gemm', 'paged_attention', 'token_choices', 'adamw', 'comm'])
+  .concat([
+    'activation_stack',
+    'gated_delta',
+    'grouped_gemm',
+    'paged_attention',
+    'token_choices',
+    'adamw',
+    'comm',
+  ])
   .map((name) => `${name}_test`);
 
 const node = (...args) => [process.execPath, ...args];

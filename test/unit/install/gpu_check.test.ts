@@ -1,5 +1,13 @@
 import { spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -163,4 +171,18 @@ test('results of another machine count, but not for what was made there, and not
   const refused = check(stages, { resume: state, pack: 'two' });
   expect(refused.status).toBe(1);
   expect(refused.said).toContain('expected results of pack two on cpu but these are of one on cpu');
+});
+
+test('every program of test/native with cases for a GPU is run', () => {
+  const native = path.resolve(__dirname, '../../native');
+  const withCases = readdirSync(native)
+    .filter((name) => name.endsWith('_test.cc'))
+    .filter((name) => readFileSync(path.join(native, name), 'utf8').includes('at::hasCUDA()'))
+    .map((name) => name.replace(/\.cc$/, ''))
+    .filter((name) => name !== 'cuda_comm_test'); // a stage of its own: it takes several GPUs
+  const stages = pathToFileURL(path.resolve(__dirname, '../../../scripts/gpu_check/stages.mjs')).href;
+  const source = `import { KERNEL_TESTS } from ${JSON.stringify(stages)}; console.log(JSON.stringify(KERNEL_TESTS));`;
+  const { stdout } = spawnSync(process.execPath, ['--input-type=module', '-e', source], { encoding: 'utf8' });
+  expect(withCases.length).toBeGreaterThan(5);
+  expect(JSON.parse(stdout) as string[]).toEqual(expect.arrayContaining(withCases));
 });
