@@ -1,8 +1,8 @@
 // `troupe submit`: hands a run to a scheduler, or prints what it would hand over.
 import { spawnSync } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Argv } from 'yargs';
+import { makeDirectories } from '../base/make_directories';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { TroupeError } from '../errors';
 import { KUBERNETES_KINDS, VOLUME } from '../launch/kubernetes_options';
@@ -161,7 +161,7 @@ function slurmTask(a: Arguments, overrides: readonly string[]): () => Promise<nu
       return 0;
     }
     // sbatch would not make the directory of its log.
-    mkdirSync(config.trainer.default_local_dir, { recursive: true });
+    makeDirectories(config.trainer.default_local_dir);
     const sbatch = spawnSync('sbatch', [], { input: script, encoding: 'utf8' });
     if (sbatch.error !== undefined && 'code' in sbatch.error && sbatch.error.code === 'ENOENT')
       throw new TroupeError(

@@ -1,6 +1,7 @@
 // Files with all that the workers of a run say: one per start and worker, of bounded size and number.
-import { appendFileSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { appendFileSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
+import { makeDirectories } from '../base/make_directories';
 
 export interface WorkerLogLimits {
   /** Bytes of one worker's log; the older half of it lies in a second file. */
@@ -32,7 +33,7 @@ export class WorkerLogs {
       const earlier = numbersIn(this.parent);
       const own = join(this.parent, nameOf((earlier.at(-1) ?? 0) + 1));
       this.own = own;
-      attempt(() => mkdirSync(own, { recursive: true }));
+      attempt(() => makeDirectories(own));
       for (const old of earlier.slice(0, Math.max(0, earlier.length + 1 - this.limits.starts)))
         attempt(() => rmSync(join(this.parent, nameOf(old)), { recursive: true }));
     }

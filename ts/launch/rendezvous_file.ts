@@ -1,7 +1,8 @@
 // How hosts that share a directory find the controller: it writes where it is, and the token, into a file that its owner alone can read.
-import { mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { asTroupeError } from '../base/atomic_dir';
+import { makeDirectories } from '../base/make_directories';
 import { TroupeError } from '../errors';
 import type { ControllerAddress } from '../host/run_agent';
 
@@ -12,7 +13,7 @@ const OTHERS = 0o007;
 export function writeRendezvous(file: string, address: ControllerAddress): void {
   const temporary = `${file}.${process.pid}`;
   try {
-    mkdirSync(dirname(file), { recursive: true });
+    makeDirectories(dirname(file));
     writeFileSync(temporary, `${JSON.stringify(address)}\n`, { mode: OWNER_ONLY });
     renameSync(temporary, file);
   } catch (error) {

@@ -16,6 +16,12 @@ test('its owner alone can read it, and it goes', () => {
   expect(readdirSync(join(directory, 'deep'))).toEqual([]);
 });
 
+test('a parent that refuses children is an error, and no endless wait', () => {
+  expect(() => writeRendezvous('/proc/troupe/none/r.json', address)).toThrow(
+    /cannot write \/proc\/troupe\/none\/r\.json: ENOENT/,
+  );
+});
+
 test('a disk that is full is named so, and nothing is left', () => {
   const directory = mkdtempSync(join(tmpdir(), 'rendezvous-'));
   const rename = jest.spyOn(fs, 'renameSync').mockImplementation(() => {

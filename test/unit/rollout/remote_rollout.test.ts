@@ -306,7 +306,11 @@ test('higher priorities go first', async () => {
 test('a server that does not answer is an error at the start', async () => {
   const server = await fake();
   await server.kill();
-  await expect(connect([server], { recoveryMs: 300 })).rejects.toThrow(
-    /vllm server 1 did not come up \(it has 0.3 s\)/,
+  const said: string[] = [];
+  await expect(connect([server], { recoveryMs: 300, say: (line) => said.push(line) })).rejects.toThrow(
+    /vllm server 1 did not come up \(it has 0.3 s\): .*ECONNREFUSED/,
   );
+  expect(said).toEqual([
+    'waiting for vllm server 1, which does not answer yet: up to 0.3 s (actor_rollout_ref.rollout.server.recovery_timeout)',
+  ]);
 });

@@ -23,6 +23,8 @@ export interface FleetOptions {
 }
 
 const RETRY_MS = 1000;
+/** Who waits longer for servers wants to know for what. */
+const TELL_MS = 5000;
 
 export class Fleet {
   private readonly members: Member[];
@@ -198,7 +200,16 @@ export class Fleet {
 
   /** The first time: it must answer, and what it can hold counts. */
   private async meetOne(member: Member): Promise<void> {
-    const { protocol, recoveryMs } = this.options;
+    const { protocol, recoveryMs, say } = this.options;
+    const who = `${protocol.name} server ${member.index + 1}`;
+    const told = setTimeout(
+      () => {
+        say(
+          `waiting for ${who}, which does not answer yet: up to ${recoveryMs / 1000} s (actor_rollout_ref.rollout.server.recovery_timeout)`,
+        );
+      },
+      Math.min(TELL_MS, recoveryMs / 2),
+    ).unref();
     try {
       await member.server.ready(null, limited(this.ending.signal, recoveryMs));
       const { maxTokens } = await this.watch.answered(member, protocol.info(member.server.client));
@@ -207,9 +218,11 @@ export class Fleet {
     } catch (error) {
       throw new TroupeError(
         'COMM',
-        `[rollout] ${protocol.name} server ${member.index + 1} did not come up (it has ${recoveryMs / 1000} s): ${reasonOf(error)}`,
+        `[rollout] ${who} did not come up (it has ${recoveryMs / 1000} s): ${reasonOf(error)}`,
         { cause: error },
       );
+    } finally {
+      clearTimeout(told);
     }
   }
 

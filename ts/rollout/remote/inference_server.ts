@@ -1,10 +1,11 @@
 // A server that is there, or one that we start and stop.
 import type { ChildProcess } from 'node:child_process';
-import { closeSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type GroupGuard, signalGroup } from '../../base/group_guard';
+import { makeDirectories } from '../../base/make_directories';
 import { printable } from '../../base/printable';
 import { limited } from '../../base/timers';
 import { ServerClient } from './server_client';
@@ -27,15 +28,20 @@ export interface InferenceServer {
   close(): Promise<void>;
 }
 
+/** @throws what it said last, or that it said nothing, when `signal` comes */
 async function healthy(protocol: ServerProtocol, client: ServerClient, signal: AbortSignal): Promise<void> {
+  let last = new Error('it has not answered');
   for (;;) {
     try {
       await protocol.health(client, limited(signal, HEALTH_MS));
       return;
     } catch (error) {
-      if (signal.aborted) throw error;
+      if (signal.aborted) throw last;
+      last = error as Error;
     }
-    await sleep(POLL_MS, undefined, { signal });
+    await sleep(POLL_MS, undefined, { signal }).catch(() => {
+      throw last;
+    });
   }
 }
 
@@ -132,7 +138,7 @@ export class ManagedServer implements InferenceServer {
     const port = await freePort(host);
     const launch = this.protocol.launch({ ...this.options, model, host, port });
     const [program, ...first] = command.length > 0 ? command : launch.command;
-    mkdirSync(path.dirname(log), { recursive: true });
+    makeDirectories(path.dirname(log));
     const file = openSync(log, 'a');
     // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
     const child = this.guard.spawn(program as string, [...first, ...launch.args, ...args], {
