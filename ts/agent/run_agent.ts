@@ -136,7 +136,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
         },
         tools,
         signal: own.signal,
-        note: (turn) => record.push(turn),
+        note: (turn) => record.push(checkedTurn(turn)),
         reward: (value) => {
           if (!Number.isFinite(value))
             throw new Error(`reward: expected a finite number, got ${show(value)}`);
@@ -210,12 +210,21 @@ class Talk {
   }
 }
 
+/** Of an answer: those of a batch are written at once. */
+const MOST_ANSWER = 2 ** 20;
+
 type Outcome = Pick<Trajectory, 'reward' | 'answer' | 'extra' | 'metrics'>;
 
 function finite(value: unknown, name = 'reward'): number {
   if (typeof value === 'boolean') return Number(value);
   if (typeof value === 'number' && Number.isFinite(value)) return value;
   throw new Error(`${name}: expected a finite number, got ${show(value)}`);
+}
+
+function checkedTurn(turn: TurnRecord): TurnRecord {
+  // A content that is no text is shown as JSON.
+  if (isRecord(turn) && typeof turn.role === 'string' && (turn.content ?? null) !== null) return turn;
+  throw new Error(`note: expected {role, content}, got ${show(turn)}`);
 }
 
 function readResult(result: AgentResult): Outcome {
@@ -227,6 +236,8 @@ function readResult(result: AgentResult): Outcome {
   const { reward, answer, metrics = {}, ...extra } = result;
   if (answer !== undefined && typeof answer !== 'string')
     throw new Error(`expected a text as the answer, got ${show(answer)}`);
+  if (answer !== undefined && answer.length > MOST_ANSWER)
+    throw new Error(`expected an answer of at most ${MOST_ANSWER} characters, got ${answer.length}`);
   if (!isRecord(metrics)) throw new Error(`metrics: expected an object of numbers, got ${show(metrics)}`);
   try {
     toJson(extra);

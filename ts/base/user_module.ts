@@ -23,7 +23,10 @@ export function loadUserModule(path: string, key: string, inPython?: string): Re
   // The calls of Node's loader alone are more than the 10 that a stack has.
   Error.stackTraceLimit = STACK;
   try {
-    return require(file) as Record<string, unknown>;
+    const exported: unknown = require(file);
+    const has = (typeof exported === 'object' && exported !== null) || typeof exported === 'function';
+    // Who looks for an export in `module.exports = null` is told that there is none.
+    return has ? (exported as Record<string, unknown>) : {};
   } catch (error) {
     throw new ConfigError(`${key}: could not load ${file}: ${loadFailure(file, error, __filename)}`, key);
   } finally {

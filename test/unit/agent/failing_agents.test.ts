@@ -64,6 +64,11 @@ describe('a trainer with an agent', () => {
       () => ({ metrics: { depth: 'deep' } }),
       'metrics.depth: expected a finite number, got "deep"',
     ],
+    [
+      'an answer without end',
+      () => ({ answer: 'a'.repeat(2 ** 20 + 1) }),
+      'an answer of at most 1048576 characters, got 1048577',
+    ],
     ['metrics that are none', () => ({ metrics: 3 }), 'metrics: expected an object of numbers, got 3'],
     ['no context at all', (model) => model.generate([]), 'promptIds: nothing at position 0'],
     ['a context outside the vocabulary', (model) => model.generate([-1]), 'promptIds: -1 at position 0'],
@@ -86,6 +91,26 @@ describe('a trainer with an agent', () => {
       code: 'AGENT_FAILED',
       message: expect.stringContaining(says),
     });
+  });
+
+  test('a turn that is none costs its own trajectory', async () => {
+    const agent = defineAgent({
+      run: async ({ promptIds, sample }, { model, note }) => {
+        await model.generate(promptIds);
+        if (sample === 0) note({ role: 5 } as never);
+        return 1;
+      },
+    });
+    const { directory, trainer: one } = run({
+      options: { agent },
+      overrides: ['trainer.total_training_steps=1'],
+    });
+    await one.fit();
+    expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2, 'critic/score/mean': 0.75 });
+    const strict = run({ options: { agent }, overrides: ['actor_rollout_ref.rollout.agent.on_error=fail'] });
+    await expect(strict.trainer.fit()).rejects.toThrow(
+      'note: expected {role, content}, got {"role":5}',
+    );
   });
 
   test('an agent that hangs costs its own trajectory; what it awaits is aborted', async () => {

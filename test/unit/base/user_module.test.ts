@@ -19,6 +19,10 @@ test('its exports', () => {
   expect(loadUserModule(write('a.cjs', 'exports.one = 1;'), 'a.path')).toEqual({ one: 1 });
 });
 
+test.each(['null', 'undefined', '3'])('module.exports = %s has no exports', (value) => {
+  expect(loadUserModule(write(`${value}.cjs`, `module.exports = ${value};`), 'a.path')).toEqual({});
+});
+
 test('a file in Python is told from a module that is broken, and where it belongs', () => {
   const python = write('a.py', 'class A: pass');
   expect(() => loadUserModule(python, 'a.path')).toThrow(

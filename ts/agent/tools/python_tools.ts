@@ -1,8 +1,10 @@
 // Tools in Python, as verl has them: processes of python/tool_server.py, each a server of the Model Context Protocol.
 import path from 'node:path';
 import { z } from 'zod';
+import { reasonOf } from '../../base/text';
 import { parseYamlTree, readConfigText } from '../../config/reading/read';
 import { resolveReferences } from '../../config/reading/references';
+import type { Tree } from '../../config/reading/tree';
 import { ConfigError } from '../../errors';
 import { packageRoot } from '../../install/package_root';
 import { McpServer } from './mcp';
@@ -38,9 +40,18 @@ const file = z.object({
     .min(1),
 });
 
+/** @throws ConfigError naming the key, too */
+function parsedFile(name: string): Tree {
+  try {
+    return parseYamlTree(readConfigText(name), name);
+  } catch (cause) {
+    throw new ConfigError(`${CONFIG_KEY}: ${reasonOf(cause)}`, CONFIG_KEY);
+  }
+}
+
 /** The tools of a file of verl. @throws ConfigError */
 function readTools(name: string): z.infer<typeof file>['tools'] {
-  const tree = resolveReferences(parseYamlTree(readConfigText(name), name), (key, why) => {
+  const tree = resolveReferences(parsedFile(name), (key, why) => {
     throw new ConfigError(`${CONFIG_KEY}: ${name}: ${key}: ${why}`, CONFIG_KEY);
   });
   const parsed = file.safeParse(tree);
