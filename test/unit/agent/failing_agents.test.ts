@@ -108,9 +108,7 @@ describe('a trainer with an agent', () => {
     await one.fit();
     expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2, 'critic/score/mean': 0.75 });
     const strict = run({ options: { agent }, overrides: ['actor_rollout_ref.rollout.agent.on_error=fail'] });
-    await expect(strict.trainer.fit()).rejects.toThrow(
-      'note: expected {role, content}, got {"role":5}',
-    );
+    await expect(strict.trainer.fit()).rejects.toThrow('note: expected {role, content}, got {"role":5}');
   });
 
   test('an agent that hangs costs its own trajectory; what it awaits is aborted', async () => {
