@@ -232,6 +232,32 @@ class TokenTerms {
   std::vector<Term> found_;
 };
 
+// Of the rows of a chunk, float32 [n]: what its forward pass has found, and the gradients of the loss by it.
+// entropy, by_entropy: undefined where nothing depends on it.
+struct ChunkGradients {
+  at::Tensor lse, entropy, by_log_prob, by_entropy;
+};
+
+// The logits of one block become the gradients by them. terms: of all tokens that count by themselves; none:
+// those are the targets of the chunk.
+void logits_to_gradients(const BlockedHead& chunk, int64_t block, const at::Tensor& logits,
+                         const ChunkGradients& rows, std::optional<TokenTerms>& terms) {
+  const auto from = [](const at::Tensor& values) {
+    return values.defined() ? values.data_ptr<float>() : nullptr;
+  };
+  const int64_t count = logits.size(0), cols = logits.size(1), ld = logits.stride(0);
+  std::vector<int64_t> columns(static_cast<size_t>(count), -1);
+  if (terms) {
+    terms->look(from(logits), ld, chunk.block_begin(block), cols);
+  } else {
+    for (int64_t r = 0; r < count; ++r) columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+  }
+  kernels::linear_log_prob_kernels().backward(from(logits), count, cols, ld, chunk.transform(),
+                                              columns.data(), from(rows.lse), from(rows.entropy),
+                                              from(rows.by_log_prob), from(rows.by_entropy));
+  if (terms) terms->add(from(logits));
+}
+
 }  // namespace
 
 void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) {
@@ -327,30 +353,16 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
       chunk_grad.copy_(terms->sums());
     }
 
+    const ChunkGradients chunk_gradients{chunk_lse, chunk_entropy, chunk_grad, chunk_entropy_grad};
     const PackedMatrix packed_hidden =
         d_weight.defined() ? PackedMatrix::of(chunk_hidden, false) : PackedMatrix();
     parallel_ranges(hidden.device(), head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
       at::Tensor d_rows = partial.select(0, range).narrow(0, 0, count);
-      std::vector<int64_t> columns(static_cast<size_t>(count), -1);
       std::optional<TokenTerms> own_terms = terms;
       for (int64_t block = first; block < last; ++block) {
         const at::Tensor logits =
             logits_buffer.narrow(0, 0, count).narrow(1, head.block_begin(block), head.block_cols(block));
-        if (!simulated(logits)) {
-          const auto from = [&](const at::Tensor& values) {
-            return values.defined() ? values.data_ptr<float>() : nullptr;
-          };
-          if (own_terms) {
-            own_terms->look(from(logits), logits.stride(0), head.block_begin(block), head.block_cols(block));
-          } else {
-            for (int64_t r = 0; r < count; ++r)
-              columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
-          }
-          kernels::linear_log_prob_kernels().backward(
-              from(logits), count, head.block_cols(block), logits.stride(0), head.transform(), columns.data(),
-              from(chunk_lse), from(chunk_entropy), from(chunk_grad), from(chunk_entropy_grad));
-          if (own_terms) own_terms->add(from(logits));
-        }
+        if (!simulated(logits)) logits_to_gradients(chunk, block, logits, chunk_gradients, own_terms);
         const at::Tensor d_logits = logits.to(chunk_hidden.scalar_type());
         if (d_weight.defined()) {
           gemm_transposed(d_logits, packed_hidden,

@@ -61,8 +61,8 @@ class Drafter {
     std::list<std::vector<int32_t>> ended;  // the prompt's last tokens and the response, oldest first
   };
   void forget_oldest();
-  // How often the token behind a match of some length was right.
   bool looks_up() const { return options_.num_tokens > 0 && !options_.predicts; }
+  // How often a token of a guess was right, of those behind a match of one length, or at one place.
   struct Rate {
     double right = 0, all = 0;
     // The rule of succession: one half where nothing is known.

@@ -15,6 +15,46 @@
 
 namespace troupe {
 
+namespace {
+
+// The runs of a step, as its layers take them.
+struct StepParts {
+  std::vector<RowRun> runs;
+  std::vector<ops::StateRun> state_runs;
+  std::vector<StateSnapshot> snapshots;
+  int64_t positions = 0;  // all rows are at positions below
+};
+
+// tokens, positions [padded]: filled; padding rows are token 0 at position 0.
+StepParts parts_of(const StepPlan& plan, int64_t padded, int32_t* tokens, int32_t* positions,
+                   StepImages& images) {
+  StepParts parts;
+  int64_t row = 0;
+  for (const PlannedRun& run : plan.runs) {
+    const Sequence& sequence = *run.sequence;
+    parts.runs.push_back({row, sequence.computed, run.count, &sequence.pages});
+    const size_t own = parts.state_runs.size();
+    for (const auto& [count, slot] : run.snapshots) parts.snapshots.push_back({own, count, slot});
+    // The state behind the last row goes into the slot of the sequence anyway.
+    for (int64_t i = 0; i + 1 < static_cast<int64_t>(run.states.size()); ++i)
+      parts.snapshots.push_back({own, run.known() + i, run.states[static_cast<size_t>(i)]});
+    parts.state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
+    const int64_t first = row;
+    for (int64_t i = 0; i < run.count; ++i, ++row) {
+      tokens[row] = i < run.known() ? sequence.tokens[static_cast<size_t>(sequence.computed + i)]
+                                    : run.guess.tokens[static_cast<size_t>(i - run.known())];
+      positions[row] = static_cast<int32_t>(sequence.computed + i);
+    }
+    if (!sequence.images.empty()) images.add(run, first, positions + first);
+    parts.positions = std::max(parts.positions, sequence.computed + run.count);
+  }
+  std::fill(tokens + row, tokens + padded, 0);
+  std::fill(positions + row, positions + padded, 0);
+  return parts;
+}
+
+}  // namespace
+
 StepRunner::StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states)
     : decoder_(decoder), cache_(cache), states_(states) {
   const ModelConfig& config = decoder.config();
@@ -41,37 +81,15 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   const ModelConfig& config = decoder_.config();
   const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
   reserve(padded);
-  int32_t* tokens = tokens_.data_ptr<int32_t>();
-  int32_t* positions = positions_.data_ptr<int32_t>();
-  std::vector<RowRun> runs;
-  std::vector<ops::StateRun> state_runs;
-  std::vector<StateSnapshot> snapshots;
   StepImages images(decoder_);
-  int64_t row = 0, last = 0;
-  for (const PlannedRun& run : plan.runs) {
-    const Sequence& sequence = *run.sequence;
-    runs.push_back({row, sequence.computed, run.count, &sequence.pages});
-    for (const auto& [count, slot] : run.snapshots) snapshots.push_back({state_runs.size(), count, slot});
-    for (int64_t i = 0; i + 1 < static_cast<int64_t>(run.states.size()); ++i)
-      snapshots.push_back({state_runs.size(), run.known() + i, run.states[static_cast<size_t>(i)]});
-    state_runs.push_back({row, run.count, sequence.slot, sequence.computed == 0});
-    const int64_t first = row;
-    for (int64_t i = 0; i < run.count; ++i, ++row) {
-      tokens[row] = i < run.known() ? sequence.tokens[static_cast<size_t>(sequence.computed + i)]
-                                    : run.guess.tokens[static_cast<size_t>(i - run.known())];
-      positions[row] = static_cast<int32_t>(sequence.computed + i);
-    }
-    if (!sequence.images.empty()) images.add(run, first, positions + first);
-    last = std::max(last, sequence.computed + run.count - 1);
-  }
-  std::fill(tokens + row, tokens + padded, 0);
-  std::fill(positions + row, positions + padded, 0);
-  const StepRows step(std::move(runs), cache_, plan.apart);
+  StepParts parts =
+      parts_of(plan, padded, tokens_.data_ptr<int32_t>(), positions_.data_ptr<int32_t>(), images);
+  const StepRows step(std::move(parts.runs), cache_, plan.apart);
   const at::Tensor x = x_.narrow(0, 0, padded);
   const auto rows_of = [&](const at::Tensor& flat, int64_t columns) {
     return flat.narrow(0, 0, padded * columns).view({padded, columns});
   };
-  decoder_.begin_step(last + 1, images.rotary(positions_.narrow(0, 0, padded)));
+  decoder_.begin_step(parts.positions, images.rotary(positions_.narrow(0, 0, padded)));
   const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
   decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
   const ImageRows image_rows = images.rows();
@@ -95,12 +113,12 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     const GatedDeltaNet* const delta = decoder_.delta_net(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
     if (delta != nullptr) {
-      delta->step(qkv, state_runs, snapshots, states_.layer(kept++), attention);
+      delta->step(qkv, parts.state_runs, parts.snapshots, states_.layer(kept++), attention);
     } else {
-      std::vector<RowRun> parts;
-      if (partial) parts = step.parts_with(wanted);
+      std::vector<RowRun> attending;
+      if (partial) attending = step.parts_with(wanted);
       paged_attention(attention_spec(decoder_, layer), cache_, cached++, step, qkv, attention,
-                      partial ? &parts : nullptr);
+                      partial ? &attending : nullptr);
     }
     const bool gates = delta == nullptr && config.attention_gate;
     if (partial) {
