@@ -23,7 +23,7 @@ void EngineThread::stop(Task last) {
     if (stopping_) return;
     stopping_ = true;
     tasks_.clear();
-    if (last) tasks_.push_back(std::move(last));
+    tasks_.push_back(std::move(last));
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();

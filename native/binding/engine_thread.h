@@ -18,7 +18,9 @@ class EngineThread {
   EngineThread() = default;
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
-  ~EngineThread() { stop({}); }
+  ~EngineThread() {
+    stop([] {});
+  }
 
   // Starts the thread with the first task. After stop() tasks are dropped.
   void submit(Task task);

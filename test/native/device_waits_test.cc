@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -296,6 +297,7 @@ TEST(the_host_waits_once_per_step_of_a_generation) {
                                           {"qwen3", nucleus},
                                           {"qwen3", greedy},
                                           {"gemma2", nucleus},
+                                          {"granite", nucleus},
                                           {"qwen3_moe", test::SamplingOptions{}}}) {
     const auto generated = [&](at::Device device, int64_t tokens) {
       const auto engine = create_engine(on(device, variant, 2), nullptr);
@@ -322,41 +324,46 @@ TEST(the_host_waits_once_per_step_of_a_generation) {
   }
 }
 
-// Of drafts by the layer for further tokens each guess waits once more: the next one is made of it.
+// Of drafts by the layer for further tokens each guess waits once more: the next one is made of it. However
+// many pieces the logits come in.
 TEST(the_host_waits_once_per_guess_of_a_generation) {
   for (const char* variant : {"qwen3", "qwen3_moe"}) {
     struct Run {
-      std::vector<int32_t> tokens;
+      std::map<uint64_t, std::vector<int32_t>> tokens;
       RolloutStats stats;
       DeviceCounts counts;
     };
+    constexpr uint64_t kRequests = kDecodeRowTile + 8;
     const auto run = [&](at::Device device, int64_t drafts) {
       const auto engine = create_engine(on(device, variant, 2, 1), nullptr);
       RolloutOptions limits;
       limits.drafts = {.num_tokens = drafts, .predicts = true, .max_sequences = 1'000'000};
+      limits.logits_bytes = 1;  // of a tile of rows
       Run result;
       engine->open_rollout(limits);
       engine->begin_rollout(0, /*restart=*/false);
-      const auto turn = [&](uint64_t id) {
+      const auto turn = [&](uint64_t first) {
         RolloutCommands commands;
         commands.milliseconds = std::numeric_limits<double>::infinity();
-        RolloutRequest request{.id = id, .prompt = {3, 4, 5}};
-        request.sampling.max_new_tokens = 24;
-        request.sampling.temperature = 0;
-        commands.submit.push_back(std::move(request));
+        for (uint64_t id = first; id < first + kRequests; ++id) {
+          RolloutRequest request{.id = id, .prompt = {3, 4, static_cast<int32_t>(id % 20)}};
+          request.sampling.max_new_tokens = 24;
+          request.sampling.temperature = 0;
+          commands.submit.push_back(std::move(request));
+        }
         return engine->rollout_turn(std::move(commands));
       };
-      const int64_t before = turn(1).stats.steps;  // makes what is made once
+      const int64_t before = turn(0).stats.steps;  // makes what is made once
       result.counts = counted_on_device([&] {
-        const RolloutTurn last = turn(2);
-        result.tokens = last.outputs.front().tokens;
+        const RolloutTurn last = turn(100);
+        for (const RolloutOutput& output : last.outputs) result.tokens[output.id] = output.tokens;
         result.stats = last.stats;
       });
       result.stats.steps -= before;
       return result;
     };
     const Run cpu = run(at::kCPU, 2), plain = run(fake_device(), 0), device = run(fake_device(), 2);
-    CHECK(device.tokens == cpu.tokens && device.tokens == plain.tokens && plain.tokens.size() == 24);
+    CHECK(device.tokens == cpu.tokens && device.tokens == plain.tokens && plain.tokens.size() == kRequests);
     CHECK(plain.counts.waits == plain.stats.steps);
     print(std::string(variant) + ", drafts", device.counts);
     CHECK(device.stats.drafts > 0 && device.counts.waits > device.stats.steps);

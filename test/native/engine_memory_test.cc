@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "check.h"
 #include "counted.h"
@@ -185,6 +186,24 @@ TEST(embeddings_and_head_are_gathered_one_after_the_other) {
     check_at_most(rank.log_prob, rank.state + matrix + blocks + (alone.log_prob - alone.state), "log-probs");
     check_at_most(rank.update, rank.state + 2 * matrix + blocks + (alone.update - alone.state), "update");
   }
+}
+
+// Pages of this process in memory, in bytes.
+int64_t resident() {
+  int64_t pages = 0, held = 0;
+  std::ifstream("/proc/self/statm") >> pages >> held;
+  return held * sysconf(_SC_PAGESIZE);
+}
+
+// Of what is there and has not been written the system gives no memory.
+TEST(gradients_and_moments_take_memory_with_the_first_update) {
+  EngineOptions options = deep();
+  options.model.vocab_size = 1 << 18;
+  const int64_t before = resident();
+  const auto engine = create_engine(options, nullptr);
+  const StateBytes state = engine->state_bytes();
+  CHECK(state.parameters > int64_t{1} << 26 && state.moments == 2 * state.parameters);
+  CHECK(resident() - before < state.parameters + state.moments / 4);
 }
 
 // gpu_memory_utilization, of a quarter of a CPU's memory.

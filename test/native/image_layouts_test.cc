@@ -265,4 +265,14 @@ TEST(layouts_without_it_are_refused) {
   refused(options, "the linear attention of qwen3 models goes through a sequence from row to row");
 }
 
+// Tiles of 128 rows hold whole tokens of images.
+TEST(a_merge_that_tears_tokens_apart_is_refused) {
+  ModelConfig c = model();
+  validate(c);
+  for (const int64_t side : {3, 0, -1, -2}) {
+    c.vision->merge_size = side;
+    CHECK_THROWS(validate(c), "vision.merge_size whose square divides 128, got " + std::to_string(side));
+  }
+}
+
 TEST_MAIN()

@@ -146,4 +146,12 @@ TEST(an_import_that_rank_0_refuses) {
   CHECK(errors[1].find(kElsewhere) != std::string::npos && errors[2].find(kElsewhere) != std::string::npos);
 }
 
+TEST(an_engine_of_one_rank_that_is_aborted_says_why) {
+  const auto engine = create_engine(options_of("qwen3", HeadKind::kLm), nullptr);
+  engine->abort("the trainer stops");
+  engine->abort("it has stopped");
+  CHECK_THROWS(engine->compute_log_prob(share_of(0, kOwners).tokens, 1, false, false),
+               "[engine] aborted: the trainer stops");
+}
+
 TEST_MAIN()

@@ -1,15 +1,12 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <numeric>
 
 #include "base/error.h"
 #include "check.h"
 #include "generation.h"
-#include "rollout/cache_budget.h"
 #include "rollout/random.h"
 #include "rollout/sampler.h"
 #include "toy_decoder.h"
@@ -239,43 +236,6 @@ TEST(stops_and_lengths) {
   CHECK(stopped[4].tokens.size() <= 7);
   CHECK(run(decoder, batch_of(prompts, 1, seeds), sampling(1, 1))[3].tokens.size() == 1);
   CHECK(run(decoder, batch_of({}, 3, {}), options).empty());
-}
-
-TEST(the_cache_takes_the_share_of_memory_that_is_asked_for) {
-  const int64_t whole = cache_budget(at::kCPU, 1);
-  CHECK(whole > int64_t{1} << 20);
-  for (const double share : {0.5, 0.1, 0.001})
-    CHECK_CLOSE(static_cast<double>(cache_budget(at::kCPU, share)), share * static_cast<double>(whole), 1);
-  CHECK_THROWS(cache_budget(at::kCPU, 0), "expected gpu_memory_utilization above 0 and at most 1 but got 0");
-  CHECK_THROWS(cache_budget(at::kCPU, 1.5), "above 0 and at most 1 but got 1.5");
-}
-
-TEST(the_cache_knows_the_limits_of_control_groups) {
-  const std::filesystem::path root = std::filesystem::temp_directory_path() / "troupe_control_groups";
-  const auto write = [&](const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root / file).parent_path());
-    std::ofstream(root / file) << text << "\n";
-  };
-  const auto limit_of = [&](const std::string& groups) {
-    write("groups", groups);
-    return control_group_limit((root / "groups").string(), root.string());
-  };
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  write("slurm/job_1/memory.max", "3000");
-  write("slurm/job_1/step_0/memory.max", "max");
-  write("slurm/memory.max", "9000");
-  write("memory/docker/a/memory.limit_in_bytes", "2000");
-  write("memory/memory.limit_in_bytes", "9223372036854771712");
-  CHECK(limit_of("0::/slurm/job_1/step_0") == 3000);
-  CHECK(limit_of("0::/slurm/job_2/step_0") == 9000);
-  CHECK(limit_of("0::/") == kNone);
-  CHECK(limit_of("5:cpu,cpuacct:/docker/a\n4:memory:/docker/a\n0::/") == 2000);
-  CHECK(limit_of("4:memory:/elsewhere") == int64_t{9223372036854771712});
-  CHECK(limit_of("what is this\n:\n") == kNone);
-  write("memory.max", "500");
-  CHECK(limit_of("0::/") == 500);
-  std::filesystem::remove_all(root);
-  CHECK(control_group_limit((root / "groups").string(), root.string()) == kNone);
 }
 
 TEST(bad_input) {
