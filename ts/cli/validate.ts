@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { show } from '../base/text';
 import { reportAll } from '../config/checks/collect';
 import { missingFeatures } from '../config/checks/missing';
@@ -58,6 +59,20 @@ async function checkedModels(config: ResolvedConfig | ResolvedSftConfig): Promis
   return absent;
 }
 
+/** The modules and files of the user that a run loads and that are not there. */
+function absentModules({ reward, actor_rollout_ref: { rollout } }: ResolvedConfig): string[] {
+  const { agent, multi_turn: turns } = rollout;
+  const named = [
+    reward.custom_reward_function.path,
+    reward.reward_manager.module.path,
+    agent.path,
+    ...(agent.tools ?? []),
+    turns.tool_config_path,
+    turns.function_tool_path,
+  ];
+  return named.filter((file) => file !== null).filter((file) => !existsSync(file));
+}
+
 /**
  * The resolved configuration as YAML that can be used again, with the batch arithmetic, the overrides and the keys without
  * effect as comments.
@@ -75,7 +90,8 @@ export async function validationReport(file: string, overrides: readonly string[
   if ('actor_rollout_ref' in config) checkClassFile(config);
   const shown = hide(tree, hidden, { moved: [], copied: [] });
   const absent = await checkedModels(config);
-  const absentFiles = await checkDataFiles(config);
+  const modules = 'actor_rollout_ref' in config ? absentModules(config) : [];
+  const absentFiles = [...(await checkDataFiles(config)), ...modules];
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,

@@ -20,7 +20,10 @@ export function encodePrompt(
 ): Int32Array {
   const text = promptText(prompt, tokenizer, where, variables);
   const tokens = atRow(where, () => tokenizer.encode(text, typeof prompt === 'string'));
-  if (tokens.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt is empty`);
+  if (tokens.length === 0) {
+    const why = text === '' ? 'is empty' : `has no tokens: the tokenizer knows nothing of ${show(text)}`;
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt ${why}`);
+  }
   return tokens;
 }
 

@@ -41,6 +41,20 @@ test('files that are not there are told, each once', async () => {
   );
 });
 
+test('modules and files of tools that are not there are told, too', async () => {
+  const text = await check(
+    TRAIN,
+    `data.train_files=${good}`,
+    'reward.custom_reward_function.path=far/reward.mjs',
+    'actor_rollout_ref.rollout.agent.path=far/agent.mjs',
+    'actor_rollout_ref.rollout.agent.tools=[far/tools.mjs]',
+    'actor_rollout_ref.rollout.multi_turn.tool_config_path=far/tools.yaml',
+  );
+  expect(text).toContain(
+    '# not looked at, as there are no such files:\n#   far/reward.mjs\n#   far/agent.mjs\n#   far/tools.mjs\n#   far/tools.yaml\n',
+  );
+});
+
 test.each<[string, string, RegExp]>([
   [
     'data.train_files',

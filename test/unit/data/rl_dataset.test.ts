@@ -313,7 +313,11 @@ test('a row that the chat template, or the tokenizer, does not take is named', a
   await expect(dataset.sample(1)).rejects.toThrow(
     `[data] ${data}:2: ${strict.source.directory}: the chat template failed: only users`,
   );
-  jest.spyOn(strict, 'encode').mockImplementation(() => {
+  const encode = jest.spyOn(strict, 'encode').mockReturnValue(new Int32Array(0));
+  await expect(dataset.sample(2)).rejects.toThrow(
+    `[data] ${data}:3: the prompt has no tokens: the tokenizer knows nothing of "3"`,
+  );
+  encode.mockImplementation(() => {
     throw new TroupeError('INVALID_MODEL', '[data] the tokenizer failed');
   });
   await expect(dataset.sample(2)).rejects.toMatchObject({
