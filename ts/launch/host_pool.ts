@@ -238,7 +238,8 @@ export class HostPool {
     return new TroupeError(
       'COMM',
       `expected ${hosts} hosts at ${this.#server.address}, but within ${waitMs / 1000} s ${here.length} came` +
-        `${here.length > 0 ? ` (${here.join(', ')})` : ''}${absent.length > 0 ? `; missing: ${absent.join(', ')}` : ''}`,
+        `${here.length > 0 ? ` (${here.join(', ')})` : ''}${absent.length > 0 ? `; missing: ${absent.join(', ')}` : ''}` +
+        (starter === null ? ': each has to run troupe host-agent, and reach this address' : ''),
     );
   }
 

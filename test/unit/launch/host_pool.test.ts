@@ -189,7 +189,7 @@ test('a port of one host leads to a port of another', async () => {
 
 test('hosts that do not come are told of', async () => {
   await expect(gatherFakeHosts({ hosts: 3, waitMs: 2_000 }, 1)).rejects.toThrow(
-    /expected 3 hosts at 127\.0\.0\.1:\d+, but within 2 s 1 came \(\S+\)/,
+    /expected 3 hosts at 127\.0\.0\.1:\d+, but within 2 s 1 came \(\S+\): each has to run troupe host-agent, and reach this address$/,
   );
 });
 
