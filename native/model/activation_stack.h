@@ -57,8 +57,9 @@ class ActivationOffload {
 
 class ActivationStack {
  public:
+  ActivationStack() = default;  // on their device
   // offload: null: on their device. Outlives this.
-  explicit ActivationStack(ActivationOffload* offload = nullptr) : offload_(offload) {}
+  explicit ActivationStack(ActivationOffload* offload) : offload_(offload) {}
 
   void push(const at::Tensor& x);
   // Begins to bring back what pop() returns next, which the pop() before does, too.
@@ -67,7 +68,7 @@ class ActivationStack {
   at::Tensor pop();
 
  private:
-  ActivationOffload* offload_;
+  ActivationOffload* offload_ = nullptr;
   std::vector<at::Tensor> here_;
   std::vector<std::shared_ptr<OffloadedTensor>> away_;
 };

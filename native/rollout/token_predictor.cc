@@ -26,7 +26,8 @@ int64_t place_in_pages(const Decoder& decoder) {
 
 std::optional<FollowedRows> followed_rows(const Sequence& sequence, const PlannedRun& run, int64_t row) {
   const int64_t first = run.sequence->computed, end = first + run.known();
-  FollowedRows rows{.id = sequence.request.id, .row = row, .position = first, .pages = sequence.pages};
+  FollowedRows rows{
+      .id = sequence.request.id, .row = row, .position = first, .pages = sequence.pages, .next = {}};
   if (&sequence != run.sequence) {
     // A copy has a page of its own where the last one is not full. What comes before is written by the run.
     const int64_t own = end / kPagePositions * kPagePositions;
