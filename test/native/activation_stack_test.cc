@@ -7,6 +7,7 @@
 #include "base/simulated.h"
 #include "check.h"
 #include "counted.h"
+#include "memory_setups.h"
 
 // What a pass keeps of its blocks' inputs, and where.
 
@@ -129,6 +130,26 @@ TEST(on_a_gpu_copies_wait_for_what_they_copy) {
     }
     // A pass that failed leaves the rest.
   }
+}
+
+// On a GPU with offloaded activations more layers take no more of them: what is kept of each lies on the
+// host.
+TEST(offloaded_activations_do_not_grow_with_the_layers) {
+  const auto activations = [](int64_t layers, bool offloaded) {
+    EngineOptions options = options_of({.variant = "qwen3", .checkpointing = true, .offloaded = offloaded});
+    options.model.num_layers = layers;
+    give_windows(options.model, std::vector<int64_t>(static_cast<size_t>(layers), 0));
+    MemoryWork work;
+    work.update = work_of({.variant = "qwen3"}, options).update;
+    for (const PhasePeak& phase : simulate_memory(options, 0, 1, work, /*gpu=*/true).phases) {
+      if (phase.verb == "update") return phase.parts[static_cast<size_t>(MemoryPart::kActivations)];
+    }
+    return int64_t{-1};
+  };
+  const int64_t rows = 4 * kCapacity * 256;  // [T, H] float32
+  CHECK(activations(12, true) == activations(6, true));
+  CHECK(activations(12, false) == activations(6, false) + 6 * rows);
+  CHECK(activations(12, true) < activations(12, false) - 8 * rows);
 }
 
 TEST_MAIN()

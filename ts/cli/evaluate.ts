@@ -90,7 +90,9 @@ async function readRows(
   { file, responseKey, output, scoreKey }: EvaluateOptions,
   { data }: ResolvedConfig,
 ): Promise<Answered[]> {
-  const opened = await openRowFile(file);
+  const required = [responseKey, data.reward_fn_key, 'reward_model'];
+  const read = { required, optional: [data.prompt_key, 'extra_info'] };
+  const opened = await openRowFile(file, output === null ? read : null);
   if (opened.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: there are no rows`);
   const rows: Answered[] = [];
   for (let i = 0; i < opened.length; i++) {
@@ -126,24 +128,25 @@ function promptText(prompt: unknown): string {
   return texts.filter((text) => typeof text === 'string').join('\n');
 }
 
-/** Columns over all responses. */
+/** Columns over all responses; `reward` is the score, whatever else a function calls so. */
 async function scoresOf(
   reward: RewardManager,
   rows: readonly Answered[],
 ): Promise<{ variables: Record<string, unknown[]>; failures: number }> {
-  const variables: Record<string, unknown[]> = { reward: [] };
-  let [count, failures] = [0, 0];
+  const count = rows.reduce((sum, { samples }) => sum + samples.length, 0);
+  const column = (): unknown[] => new Array<unknown>(count).fill(undefined);
+  const variables: Record<string, unknown[]> = { reward: column() };
+  let [at, failures] = [0, 0];
   for (let start = 0; start < rows.length; start += ROWS) {
     const samples = rows.slice(start, start + ROWS).flatMap((row) => row.samples);
-    const scored = await reward.score(samples);
-    variables['reward']?.push(...scored.scores);
-    for (const [name, values] of Object.entries(scored.extras)) {
-      variables[name] ??= new Array<unknown>(count).fill(undefined);
-      variables[name]?.push(...values);
+    const { scores, extras, failures: failed } = await reward.score(samples);
+    const columns: Record<string, ArrayLike<unknown>> = { ...extras, reward: scores };
+    for (const [name, values] of Object.entries(columns)) {
+      variables[name] ??= column();
+      for (let i = 0; i < values.length; i++) (variables[name] as unknown[])[at + i] = values[i];
     }
-    count += samples.length;
-    failures += scored.failures;
-    for (const values of Object.values(variables)) while (values.length < count) values.push(undefined);
+    at += samples.length;
+    failures += failed;
   }
   return { variables, failures };
 }

@@ -41,7 +41,7 @@ export function engineOptions(
     masterDtype: role.masterDtype,
     maxTokens: capacity * rowParts(role),
     gradientCheckpointing: role.gradientCheckpointing,
-    activationOffload: role.gradientCheckpointing && role.activationOffload,
+    activationOffload: role.activationOffload,
     optim: role.update === null ? null : OPTIM,
     lora: role.lora?.native ?? null,
     prediction: null, // its defaults: the loss's weight changes no shape

@@ -86,15 +86,22 @@ test('a function of a module is given what a row says, and what it returns besid
   const metrics = await metricsOf(file, { overrides });
   expect(metrics).toMatchObject({ 'val-core/s/acc/mean@3': 1, 'val-aux/s/reward/mean@3': 14 / 3 });
   expect(metrics['val-aux/s/score/maj@3/mean']).toBeGreaterThan(4);
+  // More rows than are scored at a time, and a name that is the score's.
+  writeFileSync(module, 'exports.compute_score = ({ response }) => ({ score: response.length, reward: 9 });');
+  const many = fileOf(Array.from({ length: 1500 }, (_, i) => row('s', 'g', ['a'.repeat(i % 3), 'ab'])));
+  expect(await metricsOf(many, { overrides: overrides.slice(0, 1) })).toMatchObject({
+    'val-core/s/reward/mean@2': 1.5,
+    'val-aux/s/score/mean@2': 1.5,
+  });
   const config = path.join(directory, 'run.yaml');
   writeFileSync(
     config,
     `data: { train_files: a.jsonl, reward_fn_key: from }
 actor_rollout_ref: { model: { path: model } }
-reward: { custom_reward_function: { path: ${module}, reward_kwargs: { factor: 1 } } }`,
+reward: { custom_reward_function: { path: ${module} } }`,
   );
   const renamed = fileOf([{ ...row('other', 'g', 'abcd'), from: 's' }]);
-  expect(await metricsOf(renamed, { config })).toMatchObject({ 'val-aux/s/reward/mean@1': 4 });
+  expect(await metricsOf(renamed, { config })).toMatchObject({ 'val-core/s/reward/mean@1': 4 });
 });
 
 test.each([
