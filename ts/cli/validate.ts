@@ -20,7 +20,7 @@ import { absentModels, checkModels, checkSftModel } from '../roles/check_models'
 import { decideImages } from '../roles/images_of_data';
 import { runRoles } from '../roles/model_roles';
 import { checkRouterKeys } from '../roles/router_keys';
-import { checkDataFiles } from '../trainer/check_data';
+import { checkDataRows } from '../trainer/check_data';
 import { checkClassFile } from '../trainer/class_rows';
 
 const NO_OTHER_ROLES = { reference: false, critic: false, rewardModel: false };
@@ -91,7 +91,7 @@ export async function validationReport(file: string, overrides: readonly string[
   const shown = hide(tree, hidden, { moved: [], copied: [] });
   const absent = await checkedModels(config);
   const modules = 'actor_rollout_ref' in config ? absentModules(config) : [];
-  const absentFiles = [...(await checkDataFiles(config)), ...modules];
+  const absentFiles = [...(await checkDataRows(config)), ...modules];
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,

@@ -23,7 +23,7 @@ interface Wanted {
  * @returns the files that are not there
  * @throws TroupeError IO or INVALID_DATA naming file and row
  */
-export async function checkDataFiles(config: ResolvedConfig | ResolvedSftConfig): Promise<string[]> {
+export async function checkDataRows(config: ResolvedConfig | ResolvedSftConfig): Promise<string[]> {
   const { train_files: train, val_files: validation, train_max_samples: most } = config.data;
   const isRl = 'actor_rollout_ref' in config;
   if (isRl && config.data.custom_cls.path !== null) return [];
