@@ -22,7 +22,6 @@ file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS native/kernels/cuda/*.cu native/kernels
 target_sources(troupe_core PRIVATE ${CUDA_SOURCES})
 # The architectures are flags: CMake 3.20 has no name for sm_90a.
 set_target_properties(troupe_core PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON)
-target_compile_definitions(troupe_core PUBLIC TROUPE_CUDA=1)
 set_source_files_properties(native/comm/nccl.cc PROPERTIES COMPILE_DEFINITIONS USE_C10D_NCCL)
 target_include_directories(troupe_core SYSTEM PUBLIC ${cuda_includes})
 # sm_80 and sm_90a, and PTX for what comes after (that of 90a would run nowhere else).

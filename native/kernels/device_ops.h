@@ -43,14 +43,8 @@ struct DeviceOps {
   decltype(&ops::gated_delta_step) gated_delta_step;
 };
 
-#if TROUPE_CUDA
-const DeviceOps* device_ops();
-#else
 // Null in builds without CUDA: LibTorch's operations then do.
-inline const DeviceOps* device_ops() {
-  return nullptr;
-}
-#endif
+const DeviceOps* device_ops();
 
 // What they allocate, where meta tensors stand for a GPU's (base/simulated.h).
 const DeviceOps* simulated_device_ops();

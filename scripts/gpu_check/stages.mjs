@@ -6,6 +6,7 @@ const BENCH_LINES = /^(operation|compute_|update_|generate|linear_log_prob|expor
 const PEAK_TFLOPS = '989';
 /** Programs of test/native with cases for a GPU. */
 export const KERNEL_TESTS = [
+  'cuda_engine',
   'cuda_kernels',
   'cuda_products',
   'cuda_vocabulary_shard',

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-// A test harness in one screen: TEST(name) { CHECK(...); } and TEST_MAIN() once per executable.
+// A test harness in one screen: TEST(name) { CHECK(...); } and TEST_MAIN() once per executable, whose
+// argument is a part of the names of the tests to run.
 namespace troupe::test {
 
 struct Case {
@@ -35,8 +36,10 @@ inline void report(bool ok, const char* file, int line, const std::string& what)
   std::printf("  %s:%d: %s\n", file, line, what.c_str());
 }
 
-inline int run_all() {
+// Those whose names have `part` in them.
+inline int run_all(const std::string& part = "") {
   int failed_cases = 0;
+  std::erase_if(cases(), [&](const Case& test) { return test.name.find(part) == std::string::npos; });
   for (auto& test : cases()) {
     const int before = failures();
     try {
@@ -79,8 +82,8 @@ inline int run_all() {
                          #expression " threw: " + check_message);                               \
   } while (0)
 #define TEST_MAIN()                                                                            \
-  int main() {                                                                                 \
+  int main(int argc, char** argv) {                                                            \
     /* Node.js does so in workers: writing to a rank that is gone is an error, not the end. */ \
     std::signal(SIGPIPE, SIG_IGN);                                                             \
-    return troupe::test::run_all();                                                            \
+    return troupe::test::run_all(argc > 1 ? argv[1] : "");                                     \
   }

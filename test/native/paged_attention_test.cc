@@ -162,16 +162,15 @@ TEST(gpu_kernel_equals_reference) {
   compare_all(at::kCUDA);
   // Rows of one part of their keys and of several, with windows that begin anywhere.
   const OneThread one_thread;
-  for (const Shape& shape : {Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{16, 8, 128}}) {
-    for (const int64_t window : {0, 20, 600}) {
-      Case c(shape, window, 0, at::kFloat, {1, 512, 513, 1300});
-      c.qkv = c.qkv.to(at::kCUDA);
-      const at::Tensor out = c.run(100);
-      CHECK(at::allclose(out, c.run(2000, true), 3e-6, 3e-6));
-      Case alone(shape, window, 0, at::kFloat, {1300});
-      alone.qkv = c.qkv.narrow(0, 1026, 1300);
-      CHECK(at::equal(alone.run(100), out.narrow(0, 1026, 1300)));
-    }
+  for (const auto& [shape, window] :
+       {std::pair(Shape{6, 2, 10}, 0), std::pair(Shape{14, 2, 64}, 600), std::pair(Shape{16, 8, 128}, 20)}) {
+    Case c(shape, window, 0, at::kFloat, {1, 512, 513, 1100});
+    c.qkv = c.qkv.to(at::kCUDA);
+    const at::Tensor out = c.run(100);
+    CHECK(at::allclose(out, c.run(2000, true), 3e-6, 3e-6));
+    Case alone(shape, window, 0, at::kFloat, {1100});
+    alone.qkv = c.qkv.narrow(0, 1026, 1100);
+    CHECK(at::equal(alone.run(100), out.narrow(0, 1026, 1100)));
   }
 }
 

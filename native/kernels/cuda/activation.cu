@@ -160,9 +160,9 @@ void forward(const ActivationForward& a) {
   const bool aligned = aligned_rows<T>(a.x.data, a.x.stride) && aligned_rows<T>(a.out.data, a.out.stride) &&
                        second_half_aligned<T>(a.gated, a.cols);
   if (a.kind == kClampedSwigluId)
-    forward_pairs_kernel<T><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a);
+    launch_kernel(forward_pairs_kernel<T>, blocks_for(a.rows, a.cols), kThreads, a);
   with_kind(a.kind, [&](auto kind) {
-    forward_kernel<T, kind><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a, aligned);
+    launch_kernel(forward_kernel<T, kind>, blocks_for(a.rows, a.cols), kThreads, a, aligned);
   });
   check_launch("activation_forward");
 }
@@ -174,9 +174,9 @@ void backward(const ActivationBackward& a) {
                        aligned_rows<T>(a.dout.data, a.dout.stride) &&
                        aligned_rows<T>(a.out.data, a.out.stride) && second_half_aligned<T>(a.gated, a.cols);
   if (a.kind == kClampedSwigluId)
-    backward_pairs_kernel<T><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a);
+    launch_kernel(backward_pairs_kernel<T>, blocks_for(a.rows, a.cols), kThreads, a);
   with_kind(a.kind, [&](auto kind) {
-    backward_kernel<T, kind><<<blocks_for(a.rows, a.cols), kThreads, 0, stream()>>>(a, aligned);
+    launch_kernel(backward_kernel<T, kind>, blocks_for(a.rows, a.cols), kThreads, a, aligned);
   });
   check_launch("activation_backward");
 }

@@ -225,17 +225,17 @@ void launch(const Args& a, int64_t rows) {
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_kv_heads * a.group_chunks),
                   static_cast<unsigned>(a.splits));
   if (a.head_dim <= 32) {
-    decode_attention_kernel<T, 1><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(decode_attention_kernel<T, 1>, grid, kThreads, a);
   } else if (a.head_dim <= 64) {
-    decode_attention_kernel<T, 2><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(decode_attention_kernel<T, 2>, grid, kThreads, a);
   } else if (a.head_dim <= 128) {
-    decode_attention_kernel<T, 4><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(decode_attention_kernel<T, 4>, grid, kThreads, a);
   } else {
-    decode_attention_kernel<T, 8><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(decode_attention_kernel<T, 8>, grid, kThreads, a);
   }
   if (a.splits == 1) return;
   const dim3 heads(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_heads));
-  combine_parts_kernel<T><<<heads, kThreads, 0, stream()>>>(a);
+  launch_kernel(combine_parts_kernel<T>, heads, kThreads, a);
 }
 
 // In slices of rows whose parts have room.

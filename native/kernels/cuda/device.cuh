@@ -2,7 +2,6 @@
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/cuda/launch.cuh"
 
 // What the kernels have in common: arithmetic in float32 on arrays of float32 or bfloat16.
 namespace troupe::kernels::cuda {
@@ -136,10 +136,6 @@ __device__ Value block_sum(Value value) {
 }
 
 // ---- host ----
-
-inline cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream();
-}
 
 inline void check_launch(const char* op) {
   const cudaError_t status = cudaGetLastError();

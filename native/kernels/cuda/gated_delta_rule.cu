@@ -270,9 +270,9 @@ void launch_scan(const ScanLaunch& a) {
   const dim3 grid(static_cast<unsigned>(a.count), static_cast<unsigned>(a.shape.value_heads),
                   static_cast<unsigned>(ceil_div(a.shape.value_dim, kDeltaColumns)));
   if (a.shape.key_dim <= 16 * kWarps) {
-    scan_kernel<16><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(scan_kernel<16>, grid, kThreads, a);
   } else {
-    scan_kernel<kMaxDeltaKeyDim / kWarps><<<grid, kThreads, 0, stream()>>>(a);
+    launch_kernel(scan_kernel<kMaxDeltaKeyDim / kWarps>, grid, kThreads, a);
   }
   check_launch("gated_delta_rule");
 }
@@ -280,9 +280,9 @@ void launch_scan(const ScanLaunch& a) {
 void launch_scan_backward(const ScanBackwardLaunch& b) {
   const dim3 grid(static_cast<unsigned>(b.scan.count), static_cast<unsigned>(b.scan.shape.key_heads));
   if (b.scan.shape.key_dim <= 16 * kWarps) {
-    scan_backward_kernel<16><<<grid, kThreads, 0, stream()>>>(b);
+    launch_kernel(scan_backward_kernel<16>, grid, kThreads, b);
   } else {
-    scan_backward_kernel<kMaxDeltaKeyDim / kWarps><<<grid, kThreads, 0, stream()>>>(b);
+    launch_kernel(scan_backward_kernel<kMaxDeltaKeyDim / kWarps>, grid, kThreads, b);
   }
   check_launch("gated_delta_rule backward");
 }

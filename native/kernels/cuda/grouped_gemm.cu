@@ -331,9 +331,9 @@ void launch_rows(Products r, const at::Tensor& x, bool across) {
   // Each group may end with a tile that is not full.
   const dim3 grid(tiles(r.cols), tiles(x.size(0)) + static_cast<unsigned>(r.groups));
   if (across) {
-    grouped_rows_kernel<T, true><<<grid, kThreads, 0, stream()>>>(r);
+    launch_kernel(grouped_rows_kernel<T, true>, grid, kThreads, r);
   } else {
-    grouped_rows_kernel<T, false><<<grid, kThreads, 0, stream()>>>(r);
+    launch_kernel(grouped_rows_kernel<T, false>, grid, kThreads, r);
   }
   check_launch("grouped_gemm");
 }
@@ -344,7 +344,7 @@ void launch_gradients(Gradients g, unsigned groups) {
   g.b_aligned = aligned_rows<T>(g.b, g.b_stride);
   g.out_aligned = aligned_groups<float>(g.out, g.out_stride, g.group_stride);
   const dim3 grid(tiles(g.cols), tiles(g.rows), groups);
-  grouped_gradients_kernel<T><<<grid, kThreads, 0, stream()>>>(g);
+  launch_kernel(grouped_gradients_kernel<T>, grid, kThreads, g);
   check_launch("grouped_gemm_transposed");
 }
 

@@ -151,9 +151,9 @@ void launch_stats(const LogitRows& logits, const LogitStats& out, RowSums* sums)
   if (logits.rows == 0) return;
   const auto blocks = static_cast<unsigned>(logits.rows);
   if (logits.softcap > 0) {
-    stats_kernel<true><<<blocks, kThreads, 0, stream()>>>(logits, out, sums);
+    launch_kernel(stats_kernel<true>, blocks, kThreads, logits, out, sums);
   } else {
-    stats_kernel<false><<<blocks, kThreads, 0, stream()>>>(logits, out, sums);
+    launch_kernel(stats_kernel<false>, blocks, kThreads, logits, out, sums);
   }
   check_launch("linear_log_prob_forward");
 }
@@ -172,15 +172,15 @@ void combine_sums(const RowSums* sums, int64_t count, int64_t rows, const LogitS
   if (rows == 0) return;
   constexpr int64_t kPerBlock = 128;
   const auto blocks = static_cast<unsigned>((rows + kPerBlock - 1) / kPerBlock);
-  combine_kernel<<<blocks, kPerBlock, 0, stream()>>>(sums, count, rows, out);
+  launch_kernel(combine_kernel, blocks, kPerBlock, sums, count, rows, out);
   check_launch("linear_log_prob_combine");
 }
 
 void logit_gradients(const LogitRows& logits, const LogitGradients& by, bool to_bfloat16) {
   if (logits.rows == 0) return;
   const auto launch = [&](auto softcap, auto bfloat16) {
-    gradient_kernel<softcap, bfloat16>
-        <<<static_cast<unsigned>(logits.rows), kThreads, 0, stream()>>>(logits, by);
+    launch_kernel(gradient_kernel<softcap, bfloat16>, static_cast<unsigned>(logits.rows), kThreads, logits,
+                  by);
   };
   using Yes = std::true_type;
   using No = std::false_type;

@@ -148,7 +148,7 @@ void forward(const NormForward& a) {
   const bool aligned = aligned_rows<T>(a.x.data, a.x.stride) && aligned_rows<T>(a.y.data, a.y.stride) &&
                        aligned_rows<T>(a.weight, 0) && aligned_rows<T>(a.bias, 0);
   const unsigned threads = row_threads(a.norm.cols, kMaxThreads);
-  forward_kernel<T><<<static_cast<unsigned>(a.norm.rows), threads, 0, stream()>>>(a, aligned);
+  launch_kernel(forward_kernel<T>, static_cast<unsigned>(a.norm.rows), threads, a, aligned);
   check_launch("norm_forward");
 }
 
@@ -162,7 +162,7 @@ void backward(const NormBackward& a) {
     const c10::DataPtr memory = scratch(2 * strips * cols);
     auto* partial = static_cast<float*>(memory.get());
     const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(strips));
-    weight_kernel<T><<<grid, dim3(kWarp, kColumnLanes), 0, stream()>>>(a, partial);
+    launch_kernel(weight_kernel<T>, grid, dim3(kWarp, kColumnLanes), a, partial);
     check_launch("norm_backward");
     if (a.dweight != nullptr) add_columns(partial, strips, cols, a.dweight);
     if (a.dbias != nullptr) add_columns(partial + strips * cols, strips, cols, a.dbias);
@@ -170,7 +170,7 @@ void backward(const NormBackward& a) {
   const bool aligned = aligned_rows<T>(a.dy.data, a.dy.stride) && aligned_rows<T>(a.x.data, a.x.stride) &&
                        aligned_rows<T>(a.dx.data, a.dx.stride) && aligned_rows<T>(a.weight, 0);
   const unsigned threads = row_threads(cols, kMaxThreads);
-  backward_kernel<T><<<static_cast<unsigned>(rows), threads, 0, stream()>>>(a, aligned);
+  launch_kernel(backward_kernel<T>, static_cast<unsigned>(rows), threads, a, aligned);
   check_launch("norm_backward");
 }
 
@@ -179,7 +179,7 @@ void backward(const NormBackward& a) {
 void add_columns(const float* partial, int64_t strips, int64_t cols, float* result) {
   constexpr unsigned kThreads = 128;
   const auto blocks = static_cast<unsigned>(ceil_div(cols, kThreads));
-  add_columns_kernel<<<blocks, kThreads, 0, stream()>>>(partial, strips, cols, result);
+  launch_kernel(add_columns_kernel, blocks, kThreads, partial, strips, cols, result);
   check_launch("add_columns");
 }
 

@@ -87,19 +87,18 @@ void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, 
   const unsigned blocks = blocks_of(n);
   auto* copy = static_cast<BFloat16*>(compute);
   if (copy != nullptr) {
-    adamw_kernel<true><<<blocks, kThreads, 0, stream()>>>(c, n, param, grad, exp_avg, exp_avg_sq, copy);
+    launch_kernel(adamw_kernel<true>, blocks, kThreads, c, n, param, grad, exp_avg, exp_avg_sq, copy);
   } else {
-    adamw_kernel<false><<<blocks, kThreads, 0, stream()>>>(c, n, param, grad, exp_avg, exp_avg_sq, copy);
+    launch_kernel(adamw_kernel<false>, blocks, kThreads, c, n, param, grad, exp_avg, exp_avg_sq, copy);
   }
   check_launch("adamw");
 }
 
-void adamw_bfloat16(const AdamWConstants& c, const RoundingStream& stream_of, int64_t n, void* param,
+void adamw_bfloat16(const AdamWConstants& c, const RoundingStream& stream, int64_t n, void* param,
                     const float* grad, void* exp_avg, void* exp_avg_sq) {
   if (n == 0) return;
-  adamw_bfloat16_kernel<<<blocks_of(n), kThreads, 0, stream()>>>(
-      c, stream_of, n, static_cast<BFloat16*>(param), grad, static_cast<BFloat16*>(exp_avg),
-      static_cast<BFloat16*>(exp_avg_sq));
+  launch_kernel(adamw_bfloat16_kernel, blocks_of(n), kThreads, c, stream, n, static_cast<BFloat16*>(param),
+                grad, static_cast<BFloat16*>(exp_avg), static_cast<BFloat16*>(exp_avg_sq));
   check_launch("adamw_bfloat16");
 }
 
@@ -108,8 +107,8 @@ void add_sum_of_squares(const float* x, int64_t n, double* sum) {
   const int64_t blocks = std::min(kSumBlocks, ceil_div(n, kThreads));
   const c10::DataPtr memory = scratch(2 * blocks);
   auto* partial = static_cast<double*>(memory.get());
-  sum_of_squares_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(x, n, partial);
-  add_partial_kernel<<<1, kThreads, 0, stream()>>>(partial, blocks, sum);
+  launch_kernel(sum_of_squares_kernel, static_cast<unsigned>(blocks), kThreads, x, n, partial);
+  launch_kernel(add_partial_kernel, 1, kThreads, partial, blocks, sum);
   check_launch("sum_of_squares");
 }
 

@@ -139,7 +139,7 @@ unsigned blocks_for(const RotaryArgs& a) {
 template <typename T>
 void forward(const RotaryForward& a) {
   if (a.rotary.rows == 0) return;
-  forward_kernel<T><<<blocks_for(a.rotary), kWarpsPerBlock * kWarp, 0, stream()>>>(a);
+  launch_kernel(forward_kernel<T>, blocks_for(a.rotary), kWarpsPerBlock * kWarp, a);
   check_launch("qk_norm_rotary_forward");
 }
 
@@ -151,7 +151,7 @@ void add_weight_gradient(const RotaryBackward& a, int64_t first_head, int64_t he
   const c10::DataPtr memory = scratch(strips * dim);
   auto* partial = static_cast<float*>(memory.get());
   const dim3 grid(static_cast<unsigned>(ceil_div(dim, kWarp)), static_cast<unsigned>(strips));
-  weight_kernel<T><<<grid, dim3(kWarp, kColumnLanes), 0, stream()>>>(a, first_head, heads, partial);
+  launch_kernel(weight_kernel<T>, grid, dim3(kWarp, kColumnLanes), a, first_head, heads, partial);
   check_launch("qk_norm_rotary_backward");
   add_columns(partial, strips, dim, result);
 }
@@ -164,7 +164,7 @@ void backward(const RotaryBackward& a) {
     add_weight_gradient<T>(a, 0, a.rotary.q_heads, a.dq_weight);
     add_weight_gradient<T>(a, a.rotary.q_heads, a.rotary.k_heads, a.dk_weight);
   }
-  backward_kernel<T><<<blocks_for(a.rotary), kWarpsPerBlock * kWarp, 0, stream()>>>(a);
+  launch_kernel(backward_kernel<T>, blocks_for(a.rotary), kWarpsPerBlock * kWarp, a);
   check_launch("qk_norm_rotary_backward");
 }
 

@@ -98,7 +98,7 @@ void sums(const SplitNormSums& s) {
   if (rows == 0) return;
   const bool aligned = aligned_rows<T>(s.x.data, s.x.stride) && aligned_rows<T>(s.dy.data, s.dy.stride) &&
                        aligned_rows<T>(s.norm.weight, 0);
-  sums_kernel<T><<<static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), 0, stream()>>>(s, aligned);
+  launch_kernel(sums_kernel<T>, static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), s, aligned);
   check_launch("split_norm_sums");
 }
 
@@ -108,7 +108,7 @@ void forward(const SplitNormForward& f) {
   if (rows == 0) return;
   const bool aligned = aligned_rows<T>(f.x.data, f.x.stride) && aligned_rows<T>(f.y.data, f.y.stride) &&
                        aligned_rows<T>(f.norm.weight, 0);
-  forward_kernel<T><<<static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), 0, stream()>>>(f, aligned);
+  launch_kernel(forward_kernel<T>, static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), f, aligned);
   check_launch("split_norm_forward");
 }
 
@@ -122,14 +122,13 @@ void backward(const SplitNormBackward& b) {
     const c10::DataPtr memory = scratch(strips * cols);
     auto* partial = static_cast<float*>(memory.get());
     const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(strips));
-    weight_kernel<T><<<grid, dim3(kWarp, kColumnLanes), 0, stream()>>>(b, partial);
+    launch_kernel(weight_kernel<T>, grid, dim3(kWarp, kColumnLanes), b, partial);
     check_launch("split_norm_backward");
     add_columns(partial, strips, cols, b.dweight);
   }
   const bool aligned = aligned_rows<T>(b.dy.data, b.dy.stride) && aligned_rows<T>(b.x.data, b.x.stride) &&
                        aligned_rows<T>(b.dx.data, b.dx.stride) && aligned_rows<T>(b.norm.weight, 0);
-  backward_kernel<T>
-      <<<static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), 0, stream()>>>(b, aligned);
+  launch_kernel(backward_kernel<T>, static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), b, aligned);
   check_launch("split_norm_backward");
 }
 

@@ -34,10 +34,9 @@ void sum_copies(const at::Tensor& copies, const at::Tensor& first, const at::Ten
   if (rows == 0 || cols == 0) return;
   const bool aligned = aligned_rows<BFloat16>(copies.const_data_ptr(), copies.stride(0)) &&
                        aligned_rows<BFloat16>(out.const_data_ptr(), out.stride(0));
-  sum_copies_kernel<<<static_cast<unsigned>(rows), row_threads(cols, kMaxThreads), 0,
-                      c10::cuda::getCurrentCUDAStream()>>>(
-      {copies.const_data_ptr(), copies.stride(0)}, first.const_data_ptr<int32_t>(),
-      source.const_data_ptr<int32_t>(), cols, {out.mutable_data_ptr(), out.stride(0)}, aligned);
+  launch_kernel(sum_copies_kernel, static_cast<unsigned>(rows), row_threads(cols, kMaxThreads),
+                {copies.const_data_ptr(), copies.stride(0)}, first.const_data_ptr<int32_t>(),
+                source.const_data_ptr<int32_t>(), cols, {out.mutable_data_ptr(), out.stride(0)}, aligned);
   check_launch("sum_copies");
 }
 

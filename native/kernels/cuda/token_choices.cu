@@ -149,14 +149,14 @@ void choose_tokens(const TokenChoices& task) {
   if (changed > 0) {
     const LogitChanges lists{entries<SeenToken>(task.seen), entries<TokenBias>(task.biases),
                              entries<uint32_t>(task.words)};
-    change_kernel<<<static_cast<unsigned>(changed), kTeamThreads, 0, stream()>>>(logits, lists, changed_rows);
+    launch_kernel(change_kernel, static_cast<unsigned>(changed), kTeamThreads, logits, lists, changed_rows);
   }
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(ceil_div(blocks, kWarps)));
-  block_maxima_kernel<<<grid, kThreads, 0, stream()>>>(logits, numbers.maxima);
-  row_maxima_kernel<<<grid.x, kThreads, 0, stream()>>>(numbers.maxima, blocks, numbers.tops);
-  block_sums_kernel<<<grid, kThreads, 0, stream()>>>(logits, numbers.tops, numbers.sums);
-  choose_kernel<<<static_cast<unsigned>(own), kTeamThreads, 0, stream()>>>(
-      logits, numbers, task.out.mutable_data_ptr<int32_t>(), task.out.size(1));
+  launch_kernel(block_maxima_kernel, grid, kThreads, logits, numbers.maxima);
+  launch_kernel(row_maxima_kernel, grid.x, kThreads, numbers.maxima, blocks, numbers.tops);
+  launch_kernel(block_sums_kernel, grid, kThreads, logits, numbers.tops, numbers.sums);
+  launch_kernel(choose_kernel, static_cast<unsigned>(own), kTeamThreads, logits, numbers,
+                task.out.mutable_data_ptr<int32_t>(), task.out.size(1));
   check_launch("choose_tokens");
 }
 
