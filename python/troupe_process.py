@@ -72,7 +72,7 @@ def end_with_parent():
 
 def bear_signals(held=()):
     """A scheduler sends these to every process of a job, and the trainer still wants its answers then. Children obey them, without the descriptors of this process (`held`: further ones)."""
-    borne = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    borne = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
     usual = [(each, signal.signal(each, lambda *_: None)) for each in borne]
 
     def child():

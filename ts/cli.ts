@@ -2,8 +2,10 @@
 import { TrajectoryEnded } from './agent/trajectory_ended';
 import { watchEnd } from './cli/early_end';
 import './cli/warnings';
+import { ignoresHangups } from './base/nohup';
 import { runCli } from './cli/program';
 import { exitCodeOf, reportError, reportLeftBehind } from './cli/report';
+import { outliveTerminal } from './cli/terminal';
 import { TroupeError } from './errors';
 
 const debug = process.argv.includes('--debug');
@@ -25,6 +27,11 @@ process.on('unhandledRejection', (error) => {
   if (!(error instanceof TrajectoryEnded)) failLeftBehind(error, 'rejection');
 });
 process.on('uncaughtException', (error) => failLeftBehind(error, 'exception'));
+
+outliveTerminal();
+// Node does not ignore what it was told to ignore, and would die of it.
+if (ignoresHangups()) process.on('SIGHUP', () => {});
+
 /** What these print is news of their work, and not what they are asked for. */
 const AT_WORK = ['train', 'sft', 'serve', 'ui', 'retriever', 'host-agent'];
 const isResult = !AT_WORK.includes(process.argv[2] ?? '');

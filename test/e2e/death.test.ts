@@ -1,12 +1,31 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import { allGone, type Command, listTree, onEntry, sleep } from '../helpers/e2e_process';
+import { allGone, CLI, Command, listTree, onEntry, sleep } from '../helpers/e2e_process';
 import { BATCH, VALIDATION_PROMPTS, Workspace } from '../helpers/e2e_workspace';
+import { marked } from '../helpers/left_over';
 import { checkpoints, faults, latest, metrics, nativeCalls, Recipe } from '../helpers/recipe';
 
 // A worker, the trainer or the person in front of it ends a run at some instant. What was running ends with it and says why,
 // and the same command then goes on, to the same numbers bit for bit as a run that nothing happened to.
 
 const TEN_SECONDS = 10_000;
+/** Runs a program in a terminal of its own, which closes when a file is there, and prints its exit code (less than 0: a signal's number). */
+const TERMINAL = `
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+os.set_blocking(terminal, False)
+end = time.time() + 120
+while not os.path.exists(sys.argv[1]) and time.time() < end:
+    try:
+        os.read(terminal, 65536)
+    except BlockingIOError:
+        time.sleep(0.01)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+`;
 
 let workspace: Workspace;
 /** Four steps of milliseconds. */
@@ -335,6 +354,37 @@ describe('someone interrupts', () => {
     expect(code).toBe(130);
     expect(Number(latest(directory))).toBeGreaterThanOrEqual(1);
     await ppo.finish(directory);
+  });
+
+  it.each([
+    ['reinforcement learning', () => long, 'samples/1.jsonl'],
+    ['supervised fine-tuning', () => sft, 'metrics.jsonl'],
+  ])('by closing the terminal: %s', async (_, recipe, after) => {
+    const directory = recipe().newDirectory();
+    const command = [process.execPath, CLI, ...recipe().command(directory)];
+    const terminal = spawn('python3', ['-c', TERMINAL, `${directory}/${after}`, ...command], {
+      env: { ...process.env, ...marked(), _: '' },
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let code = '';
+    terminal.stdout.on('data', (text) => {
+      code += text;
+    });
+    await once(terminal, 'close');
+    expect(code).toBe('130\n');
+    expect(Number(latest(directory))).toBeGreaterThanOrEqual(1);
+    await recipe().finish(directory);
+  });
+
+  it('by closing the terminal of a run under nohup, which goes on', async () => {
+    const directory = long.newDirectory();
+    const run = new Command(long.command(directory), {
+      prefix: ['bash', '-c', 'trap : HUP; nohup "$@"; exit $?', 'bash'],
+    });
+    await run.until('the run directory', () => existsSync(directory));
+    onEntry(directory, 'metrics.jsonl', () => run.killGroup('SIGHUP'));
+    expect(await run.exited).toMatchObject({ code: 0, stderr: expect.not.stringContaining('SIGHUP') });
+    await long.expectWhole(directory);
   });
 
   it('before the first step: there is nothing to save', async () => {

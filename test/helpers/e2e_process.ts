@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, watch } from 'node:fs';
 import { resolve } from 'node:path';
 import { endWithEnvironment, marked, unlisted } from './left_over';
 
-const CLI = resolve(__dirname, '../../dist/cli.js');
+export const CLI = resolve(__dirname, '../../dist/cli.js');
 
 export interface Exit {
   code: number | null;

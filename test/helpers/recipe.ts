@@ -18,8 +18,13 @@ export class Recipe {
 
   /** Starts a run, or goes on with it. */
   start(directory: string, env: Record<string, string> = {}): Command {
+    return new Command(this.command(directory), { env });
+  }
+
+  /** Arguments of `troupe`. */
+  command(directory: string): string[] {
     const overrides = [...this.overrides, `trainer.default_local_dir=${directory}`];
-    return new Command([this.program, this.workspace.file(`${this.program}.yaml`), ...overrides], { env });
+    return [this.program, this.workspace.file(`${this.program}.yaml`), ...overrides];
   }
 
   newDirectory(): string {

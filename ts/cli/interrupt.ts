@@ -1,3 +1,4 @@
+import { ignoresHangups } from '../base/nohup';
 import { Requests } from './requests';
 import { startWatchdog } from './watchdog';
 
@@ -9,7 +10,9 @@ export const stopping = (signal: string, saves: boolean): string =>
 
 /**
  * The first SIGINT, SIGTERM or SIGUSR2 asks `stop`, which says whether there is something to save; a later one leaves at once with 130, and worker processes end with their
- * connection. Where this process does not get round to that, its watchdog ends it. Returns a function that restores the default.
+ * connection. Where this process does not get round to that, its watchdog ends it. SIGHUP, of a terminal that closes, asks once and never
+ * insists: several come of one end, and nobody is there to mean more by another; under nohup it does nothing. Returns a function that
+ * restores the default.
  */
 export function onInterrupt(stop: (reason: string) => boolean): () => void {
   const signals = ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const;
@@ -24,9 +27,16 @@ export function onInterrupt(stop: (reason: string) => boolean): () => void {
       process.exit(130);
     }
   };
+  let closed = ignoresHangups();
+  const onHangup = (signal: NodeJS.Signals): void => {
+    if (!closed) say(stopping(signal, stop(signal)));
+    closed = true;
+  };
   for (const signal of signals) process.on(signal, listener);
+  process.on('SIGHUP', onHangup);
   return () => {
     for (const signal of signals) process.off(signal, listener);
+    process.off('SIGHUP', onHangup);
     endWatchdog();
   };
 }

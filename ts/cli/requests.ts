@@ -1,4 +1,5 @@
 // What a signal asks for, which the one before it says.
+import { ignoresHangups } from '../base/nohup';
 
 /** npm and npx pass a Ctrl-C on to programs that the terminal has sent it to already: that is one request, not two. */
 const SAME_REQUEST_MS = 200;
@@ -19,8 +20,9 @@ export class Requests {
 }
 
 /**
- * Settles with the first SIGINT or SIGTERM from now on; a later one leaves at once with 130. To be called before a program says that
- * it runs: who reads that may signal it before its next statement.
+ * Settles with the first SIGINT or SIGTERM from now on; a later one leaves at once with 130. SIGHUP, of a terminal that closes, asks as well,
+ * but where nohup says otherwise, and never insists. To be called before a program says that it runs: who reads that may signal it before
+ * its next statement.
  */
 export function askedToEnd(): Promise<NodeJS.Signals> {
   const requests = new Requests();
@@ -31,5 +33,9 @@ export function askedToEnd(): Promise<NodeJS.Signals> {
       else if (request === 'again') process.exit(130);
     };
     for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, listener);
+    const ignored = ignoresHangups();
+    process.on('SIGHUP', () => {
+      if (!ignored) done('SIGHUP');
+    });
   });
 }

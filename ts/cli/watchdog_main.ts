@@ -21,6 +21,8 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const)
   process.on(signal, () => {
     if (requests.take() === 'again') setTimeout(end, GRACE_MS);
   });
+// Nobody insists by it.
+process.on('SIGHUP', () => undefined);
 process.stderr.on('error', () => undefined);
 process.stdin.on('error', () => process.exit());
 process.stdin.on('end', () => process.exit());

@@ -3,6 +3,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync,
 import { hostname } from 'node:os';
 import path from 'node:path';
 import { makeDirectories } from '../base/make_directories';
+import { ignoresHangups } from '../base/nohup';
 import { TroupeError } from '../errors';
 import { inspectLibTorch, type LibTorch, supportedMinors, supportedRange } from './libtorch';
 import { unpackProgram } from './unpack_program';
@@ -34,7 +35,7 @@ export async function fetchLibTorch(options: FetchOptions): Promise<LibTorch> {
   removeAbandoned(options.cache);
   const work = mkdtempSync(path.join(options.cache, `${partialPrefix}${hostname()}-${process.pid}-`));
   const cleanUp = (): void => rmSync(work, { recursive: true, force: true });
-  const endings = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+  const endings: NodeJS.Signals[] = ['SIGINT', 'SIGTERM', ...(ignoresHangups() ? [] : (['SIGHUP'] as const))];
   const interrupt = (signal: NodeJS.Signals): void => {
     runningChild?.kill();
     cleanUp();
@@ -191,8 +192,9 @@ let runningChild: ChildProcess | null = null;
 
 function runInherited(program: string, args: string[]): Promise<number> {
   return new Promise((resolve, reject) => {
-    // pip's progress bar goes to stderr with the rest: stdout stays for what the command itself has to say.
-    const child = spawn(program, args, { stdio: ['ignore', 2, 2] });
+    // pip's progress bar goes to stderr with the rest: stdout stays for what the command itself has to say. Where this process outlives its
+    // terminal, the child is not told of the end of that.
+    const child = spawn(program, args, { stdio: ['ignore', 2, 2], detached: ignoresHangups() });
     runningChild = child;
     child.once('error', (error) => {
       reject(

@@ -78,7 +78,7 @@ function stray(error: unknown): void {
 }
 
 // A scheduler sends these to every process of a job, and the trainer still wants its rewards then: it decides when this process ends.
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const) process.on(signal, () => undefined);
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2', 'SIGHUP'] as const) process.on(signal, () => undefined);
 new Worker(WATCH, { eval: true, workerData: process.ppid }).unref();
 process.on('uncaughtException', stray);
 process.on('unhandledRejection', stray);

@@ -194,7 +194,7 @@ export class Worker {
 export function runWorker(env: NodeJS.ProcessEnv, loadBinding: () => NativeBinding): Worker {
   // Ctrl-C reaches every process of the terminal, and a scheduler's TERM every process of a job; the controller decides when
   // workers stop.
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const) process.on(signal, () => {});
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2', 'SIGHUP'] as const) process.on(signal, () => {});
   // The pipes may break before the stream does.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});

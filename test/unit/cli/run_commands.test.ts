@@ -1,8 +1,11 @@
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { ignoresHangups } from '../../../ts/base/nohup';
 import { run } from '../../../ts/cli/run_commands';
 import type { FitResult } from '../../../ts/trainer/fit_loop';
+
+jest.mock('../../../ts/base/nohup', () => ({ ignoresHangups: jest.fn(() => false) }));
 
 const RESULT: FitResult = {
   step: 3,
@@ -42,7 +45,7 @@ beforeEach(() => {
   jest.spyOn(process, 'exit').mockImplementation((code) => {
     throw new Error(`exit ${code}`);
   });
-  others = new Set([...process.listeners('SIGINT'), ...process.listeners('SIGTERM')]);
+  others = new Set(['SIGINT', 'SIGTERM', 'SIGHUP'].flatMap((name) => process.listeners(name as 'SIGINT')));
 });
 
 afterEach(() => {
@@ -172,6 +175,27 @@ test('a second signal leaves at once, unless it is the echo of the first', async
   expect(trainer.requestStop).toHaveBeenCalledTimes(1);
   clock.mockReturnValue(1500);
   expect(() => signal('SIGINT')).toThrow('exit 130');
+  trainer.finish();
+  await code;
+});
+
+test.each([
+  ['a terminal that closes asks once, and insists by nothing', false, 1],
+  ['under nohup it asks nothing', true, 0],
+])('SIGHUP: %s', async (_, ignored, asked) => {
+  jest.mocked(ignoresHangups).mockReturnValueOnce(ignored);
+  const trainer = fakeTrainer(() => RESULT);
+  trainer.requestStop.mockImplementation(() => true);
+  const clock = jest.spyOn(performance, 'now');
+  const code = run(trainer, 'auto');
+  for (const now of [1000, 2000]) {
+    clock.mockReturnValue(now);
+    signal('SIGHUP');
+  }
+  expect(trainer.requestStop).toHaveBeenCalledTimes(asked);
+  clock.mockReturnValue(3000);
+  signal('SIGTERM');
+  expect(trainer.requestStop).toHaveBeenLastCalledWith('SIGTERM');
   trainer.finish();
   await code;
 });
