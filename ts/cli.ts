@@ -3,6 +3,7 @@ import { TrajectoryEnded } from './agent/trajectory_ended';
 import { watchEnd } from './cli/early_end';
 import './cli/warnings';
 import { ignoresHangups } from './base/nohup';
+import { watchLoop } from './cli/loop_watch';
 import { runCli } from './cli/program';
 import { exitCodeOf, reportError, reportLeftBehind } from './cli/report';
 import { outliveTerminal } from './cli/terminal';
@@ -31,6 +32,9 @@ process.on('uncaughtException', (error) => failLeftBehind(error, 'exception'));
 outliveTerminal();
 // Node does not ignore what it was told to ignore, and would die of it.
 if (ignoresHangups()) process.on('SIGHUP', () => {});
+
+// What loads code of the user's into this process.
+if (['train', 'sft', 'eval', 'agent', 'validate', 'plan'].includes(process.argv[2] ?? '')) watchLoop();
 
 /** What these print is news of their work, and not what they are asked for. */
 const AT_WORK = ['train', 'sft', 'serve', 'ui', 'retriever', 'host-agent'];

@@ -5,6 +5,9 @@ import { fileURLToPath } from 'node:url';
 export const PACKAGE = resolve(__dirname, '..', '..');
 /** Our own modules, those of packages, and Node's own: none of them is what the user can change. Sources: under source maps. */
 const OTHERS = [join(PACKAGE, 'dist') + sep, join(PACKAGE, 'ts') + sep, `${sep}node_modules${sep}`];
+/** Whether a module is one of the user's own. */
+export const isUsers = (file: string): boolean => !OTHERS.some((part) => file.includes(part));
+
 /** A line of a stack: the file, by its path or address, and the line in it. */
 const FRAME = /^ +at (?:.* \(|async )?((?:file:\/\/)?\/.*):(\d+):\d+\)?$/;
 /** What Node writes before the stack where a file could not be parsed. */
@@ -47,7 +50,7 @@ export function placeOf(error: unknown, caller: string | null = null): Place | n
     const found = place(FRAME.exec(line));
     if (found === null) continue;
     if (found.file === caller) return null;
-    if (!OTHERS.some((part) => found.file.includes(part))) return found;
+    if (isUsers(found.file)) return found;
   }
   return null;
 }
