@@ -3,8 +3,8 @@ import { toJson } from '../base/text';
 import { type ResolvedConfig, resolveConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
 import { readConfig } from '../config/reading/read';
-import { labelsOf } from '../data/labels';
-import { column, type Row } from '../data/row';
+import { dataSourceColumn, labelsOf } from '../data/labels';
+import { column, type Row, type WantedColumn } from '../data/row';
 import { openRowFile } from '../data/row_file';
 import { ConfigError, TroupeError } from '../errors';
 import { formatNumber } from '../logging/console_format';
@@ -90,7 +90,8 @@ async function readRows(
   { file, responseKey, output, scoreKey }: EvaluateOptions,
   { data }: ResolvedConfig,
 ): Promise<Answered[]> {
-  const required = [responseKey, data.reward_fn_key, 'reward_model'];
+  const answers: WantedColumn = { name: responseKey, key: '--response-key' };
+  const required = [answers, dataSourceColumn(data.reward_fn_key), 'reward_model'];
   const read = { required, optional: [data.prompt_key, 'extra_info'] };
   const opened = await openRowFile(file, output === null ? read : null);
   if (opened.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: there are no rows`);
@@ -100,7 +101,7 @@ async function readRows(
     if (output !== null) checkNewColumn(row, scoreKey, '--score-key', where);
     const labels = labelsOf(row, data.reward_fn_key, where);
     const prompt = promptText(row[data.prompt_key]);
-    const samples = responsesOf(column(row, responseKey, where), responseKey, where).map((response) => ({
+    const samples = responsesOf(column(row, answers, where), responseKey, where).map((response) => ({
       prompt,
       response,
       responseTokens: new Int32Array(0),

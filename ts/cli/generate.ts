@@ -2,7 +2,7 @@ import { Actor } from '../actor/actor';
 import { toJson } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { encodePrompt } from '../data/prompt';
-import { column, type Row } from '../data/row';
+import { column, type Row, type WantedColumn } from '../data/row';
 import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
 import type { SamplingOptions } from '../rollout/sampling';
@@ -117,12 +117,13 @@ async function readInputs(options: GenerateOptions): Promise<PromptInput[]> {
     (text, i): PromptInput => ({ prompt: text, row: {}, where: `--prompt ${i + 1}` }),
   );
   if (prompts === null) return inputs;
-  const file = await openRowFile(prompts, output === null ? { required: [promptKey], optional: [] } : null);
+  const asked: WantedColumn = { name: promptKey, key: '--prompt-key' };
+  const file = await openRowFile(prompts, output === null ? { required: [asked], optional: [] } : null);
   if (file.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${prompts}: there are no prompts`);
   for (let i = 0; i < file.length; i++) {
     const [row, where] = [await file.row(i), file.where(i)];
     if (output !== null) checkNewColumn(row, responseKey, '--response-key', where);
-    inputs.push({ prompt: column(row, promptKey, where), row: output === null ? {} : row, where });
+    inputs.push({ prompt: column(row, asked, where), row: output === null ? {} : row, where });
   }
   return inputs;
 }

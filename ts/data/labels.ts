@@ -1,7 +1,7 @@
 // What a row says beside its prompt, in verl's schema.
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { column, type Row } from './row';
+import { column, type Row, type WantedColumn } from './row';
 
 export interface Labels {
   dataSource: string;
@@ -9,11 +9,14 @@ export interface Labels {
   extraInfo: Record<string, unknown>;
 }
 
+/** The column that names the data source. */
+export const dataSourceColumn = (name: string): WantedColumn => ({ name, key: 'data.reward_fn_key' });
+
 /** `dataSourceKey`: the column that names the data source (reward_fn_key). @throws TroupeError INVALID_DATA naming the column */
 export function labelsOf(row: Row, dataSourceKey: string, where: string): Labels {
   const groundTruth = groundTruthOf(column(row, 'reward_model', where), where);
   const extraInfo = extraInfoOf(row['extra_info'], where);
-  const dataSource = column(row, dataSourceKey, where);
+  const dataSource = column(row, dataSourceColumn(dataSourceKey), where);
   if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
     throw new TroupeError(
       'INVALID_DATA',

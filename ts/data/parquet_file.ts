@@ -15,7 +15,7 @@ import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { parquetCompressors as compressors } from './parquet_compressors';
 import { type DecimalReader, withDecimals } from './parquet_decimals';
-import { MEDIA_COLUMNS, missingColumn, type Projection, type Row, type RowFile } from './row';
+import { columnName, MEDIA_COLUMNS, missingColumn, type Projection, type Row, type RowFile } from './row';
 
 /** Values of one page, from a row on. */
 interface Chunk {
@@ -235,9 +235,9 @@ function checkRows(file: string, { row_groups: groups }: FileMetaData, bytes: nu
 function wantedColumns(file: string, metadata: FileMetaData, projection: Projection | null): string[] {
   const all = parquetSchema(metadata).children.map((child) => child.element.name);
   if (projection === null) return unrepeated(file, all);
-  for (const name of projection.required)
-    if (!all.includes(name)) throw missingColumn(name, all, `${file}, row 0`);
-  const wanted = new Set([...projection.required, ...projection.optional]);
+  for (const one of projection.required)
+    if (!all.includes(columnName(one))) throw missingColumn(one, all, `${file}, row 0`);
+  const wanted = new Set([...projection.required.map(columnName), ...projection.optional]);
   return unrepeated(
     file,
     all.filter((name) => wanted.has(name)),

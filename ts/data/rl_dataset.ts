@@ -2,9 +2,9 @@ import type { PromptImage, PromptImages } from '../batch/prompt_image';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
 import type { ImageReading } from './images/image_tokens';
-import { type Labels, labelsOf } from './labels';
+import { dataSourceColumn, type Labels, labelsOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
-import { atRow, column, MEDIA_COLUMNS, type Row, type RowPath } from './row';
+import { atRow, column, MEDIA_COLUMNS, promptColumn, type Row, type RowPath } from './row';
 import { RowFiles } from './row_file';
 import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
@@ -84,7 +84,7 @@ export class RlDataset implements Dataset<RlSample> {
   ): Promise<RlDataset> {
     const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
     const { imageKey: images = 'images' } = options;
-    const required = [promptKey, dataSourceKey, 'reward_model'];
+    const required = [promptColumn(promptKey), dataSourceColumn(dataSourceKey), 'reward_model'];
     const optional = ['extra_info', images, ...MEDIA_COLUMNS];
     const files = await RowFiles.open(paths, { required, optional, images }, keptBytes);
     const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
@@ -208,7 +208,7 @@ export class RlDataset implements Dataset<RlSample> {
   }
 
   private promptOf(row: Row, images: RowImages, where: string): unknown {
-    return images.inPrompt(column(row, this.options.promptKey, where));
+    return images.inPrompt(column(row, promptColumn(this.options.promptKey), where));
   }
 
   private async tokens(i: number): Promise<{

@@ -28,17 +28,27 @@ export interface RowFile {
   forget(): void;
 }
 
+/** A column by its name, or also with the setting (key of the configuration, or option) that says which one it is. */
+export type WantedColumn = string | { readonly name: string; readonly key: string };
+
+export const columnName = (wanted: WantedColumn): string =>
+  typeof wanted === 'string' ? wanted : wanted.name;
+
+/** The column of the prompt. */
+export const promptColumn = (name: string): WantedColumn => ({ name, key: 'data.prompt_key' });
+
 /** Columns that a reader wants: the others of a parquet file are not read. */
 export interface Projection {
-  required: readonly string[];
+  required: readonly WantedColumn[];
   optional: readonly string[];
   /** A column of images: what it has under `bytes` stays bytes, where all else is text. */
   images?: string;
 }
 
-/** @throws TroupeError INVALID_DATA naming the column and those that are there */
-export function column(row: Row, name: string, where: string): unknown {
-  if (!Object.hasOwn(row, name)) throw missingColumn(name, Object.keys(row), where);
+/** @throws TroupeError INVALID_DATA naming the column, those that are there, and the setting */
+export function column(row: Row, wanted: WantedColumn, where: string): unknown {
+  const name = columnName(wanted);
+  if (!Object.hasOwn(row, name)) throw missingColumn(wanted, Object.keys(row), where);
   return row[name];
 }
 
@@ -75,9 +85,11 @@ export function refuseMedia(row: Row, where: string, readable: string | null = n
   }
 }
 
-export function missingColumn(name: string, columns: readonly string[], where: string): TroupeError {
+export function missingColumn(wanted: WantedColumn, columns: readonly string[], where: string): TroupeError {
+  const there = printable(columns.join(', '), { max: 1000 });
+  const says = typeof wanted === 'string' ? '' : `: ${wanted.key} says which one it is`;
   return new TroupeError(
     'INVALID_DATA',
-    `[data] ${where}: no column '${printable(name)}'; the columns are ${printable(columns.join(', '), { max: 1000 })}`,
+    `[data] ${where}: no column '${printable(columnName(wanted))}'; the columns are ${there}${says}`,
   );
 }

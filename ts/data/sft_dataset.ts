@@ -4,7 +4,7 @@ import { checkConversation, encodeConversation, type SftSample } from './convers
 import { ChosenRows, type Dataset } from './dataset';
 import type { ImageReading } from './images/image_tokens';
 import { checkPrompt, encodePrompt, type TemplateVariables } from './prompt';
-import { atRow, column, MEDIA_COLUMNS, type Projection, type Row } from './row';
+import { atRow, column, MEDIA_COLUMNS, type Projection, type Row, type WantedColumn } from './row';
 import { RowFiles } from './row_file';
 import { RowImages } from './row_images';
 import { chooseRows } from './shuffle';
@@ -99,10 +99,22 @@ export class SftDataset implements Dataset<SftSample> {
   }
 }
 
-function projection({ messagesKey, promptKey, responseKey, ...keys }: SftDatasetOptions): Projection {
-  const { imageKey: images = 'images', toolsKey, enableThinkingKey } = keys;
+/** The columns that an example is made of. */
+export function exampleColumns({ messagesKey, promptKey, responseKey }: SftColumns): WantedColumn[] {
+  if (messagesKey !== null) return [messagesColumn(messagesKey)];
+  return [pairColumn(promptKey, 'prompt'), pairColumn(responseKey, 'response')];
+}
+
+const messagesColumn = (name: string): WantedColumn => ({ name, key: 'data.messages_key' });
+const pairColumn = (name: string, of: 'prompt' | 'response'): WantedColumn => ({
+  name,
+  key: `data.${of}_key (of conversations data.messages_key)`,
+});
+
+function projection(options: SftDatasetOptions): Projection {
+  const { imageKey: images = 'images', toolsKey, enableThinkingKey } = options;
   return {
-    required: messagesKey === null ? [promptKey, responseKey] : [messagesKey],
+    required: exampleColumns(options),
     optional: [toolsKey, enableThinkingKey, images, ...MEDIA_COLUMNS].filter((key) => key !== null),
     images,
   };
@@ -139,7 +151,12 @@ function toSample(
   const { messagesKey, chatTemplateArguments = {} } = options;
   if (messagesKey !== null) {
     const variables = { ...chatTemplateArguments, ...rowVariables(row, options, where) };
-    return encodeConversation(images.inPrompt(column(row, messagesKey, where)), tokenizer, where, variables);
+    return encodeConversation(
+      images.inPrompt(column(row, messagesColumn(messagesKey), where)),
+      tokenizer,
+      where,
+      variables,
+    );
   }
   const { prompt: turns, response } = pairOf(row, options, where);
   const prompt = images.inPrompt(turns);
@@ -154,8 +171,13 @@ function toSample(
 /** What a row has as a prompt, which may be none, and as the response to it. @throws TroupeError INVALID_DATA */
 function pairOf(row: Row, options: SftColumns, where: string): { prompt: unknown; response: string } {
   const { promptKey, responseKey, promptDictKeys = [], responseDictKeys = [], applyChatTemplate } = options;
-  const response = inside(column(row, responseKey, where), responseKey, responseDictKeys, where);
-  const asked = inside(column(row, promptKey, where), promptKey, promptDictKeys, where);
+  const response = inside(
+    column(row, pairColumn(responseKey, 'response'), where),
+    responseKey,
+    responseDictKeys,
+    where,
+  );
+  const asked = inside(column(row, pairColumn(promptKey, 'prompt'), where), promptKey, promptDictKeys, where);
   if (typeof response !== 'string') {
     throw new TroupeError(
       'INVALID_DATA',
@@ -170,7 +192,7 @@ function pairOf(row: Row, options: SftColumns, where: string): { prompt: unknown
 export function checkExample(row: Row, options: SftColumns, where: string): void {
   const { messagesKey } = options;
   if (messagesKey === null) checkPrompt(pairOf(row, options, where).prompt, where);
-  else checkConversation(column(row, messagesKey, where), where);
+  else checkConversation(column(row, messagesColumn(messagesKey), where), where);
 }
 
 /** A value inside of a column's. A list of one stands for what it holds, as in verl's SFTDataset. */

@@ -1,18 +1,18 @@
 // What a look into the data files of a run shows, without its model and before any work.
 import { existsSync } from 'node:fs';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
-import { labelsOf } from '../data/labels';
+import { dataSourceColumn, labelsOf } from '../data/labels';
 import { checkEnough } from '../data/loader';
 import { checkPrompt } from '../data/prompt';
-import { column, type Row } from '../data/row';
+import { column, type Projection, promptColumn, type Row } from '../data/row';
 import { RowFiles } from '../data/row_file';
-import { checkExample } from '../data/sft_dataset';
+import { checkExample, exampleColumns } from '../data/sft_dataset';
 import { sftColumns } from './sft_data';
 import { promptBatch } from './training_data';
 
 /** What rows have to have, and whether one has it. */
 interface Wanted {
-  columns: { required: string[]; optional: string[] };
+  columns: Projection;
   check: (row: Row, where: string) => void;
 }
 
@@ -41,9 +41,12 @@ export async function checkDataRows(config: ResolvedConfig | ResolvedSftConfig):
 function wantedPrompts({ data }: ResolvedConfig): Wanted {
   const { prompt_key: prompt, reward_fn_key: source } = data;
   return {
-    columns: { required: [prompt, source, 'reward_model'], optional: ['extra_info'] },
+    columns: {
+      required: [promptColumn(prompt), dataSourceColumn(source), 'reward_model'],
+      optional: ['extra_info'],
+    },
     check: (row, where) => {
-      checkPrompt(column(row, prompt, where), where);
+      checkPrompt(column(row, promptColumn(prompt), where), where);
       labelsOf(row, source, where);
     },
   };
@@ -51,9 +54,8 @@ function wantedPrompts({ data }: ResolvedConfig): Wanted {
 
 function wantedExamples(config: ResolvedSftConfig): Wanted {
   const columns = sftColumns(config);
-  const { messagesKey, promptKey, responseKey } = columns;
   return {
-    columns: { required: messagesKey === null ? [promptKey, responseKey] : [messagesKey], optional: [] },
+    columns: { required: exampleColumns(columns), optional: [] },
     check: (row, where) => checkExample(row, columns, where),
   };
 }

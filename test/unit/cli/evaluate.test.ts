@@ -107,7 +107,11 @@ reward: { custom_reward_function: { path: ${module} } }`,
 test.each([
   [[row('openai/gsm8k', '5', [])], {}, /answers\d+\.jsonl:1: expected responses to be a text or a list/],
   [[row('openai/gsm8k', '5', [1])], {}, /expected responses to be a text or a list of texts, got \[1\]/],
-  [[{ data_source: 'a', reward_model: { ground_truth: '' } }], {}, /no column 'responses'; the columns are/],
+  [
+    [{ data_source: 'a', reward_model: { ground_truth: '' } }],
+    {},
+    /no column 'responses'; the columns are .*: --response-key says which one it is$/,
+  ],
   [[row('nobody', '5', 'x')], {}, /no reward function is registered as 'nobody'/],
   [[], {}, /there are no rows/],
   [[row('openai/gsm8k', '5', 'x')], { scoreKey: 'prompt' }, /a column 'prompt' already: .* --score-key/],

@@ -59,7 +59,7 @@ test.each<[string, string, RegExp]>([
   [
     'data.train_files',
     written(rows(8, OTHER)),
-    /:1: no column 'prompt'; the columns are question, reward_model/,
+    /:1: no column 'prompt'; the columns are question, reward_model.*: data\.prompt_key says which one it is$/,
   ],
   [
     'data.train_files',
@@ -70,6 +70,11 @@ test.each<[string, string, RegExp]>([
     'data.train_files',
     written([...rows(7), { ...ROW, reward_model: null }]),
     /:8: expected reward_model to be/,
+  ],
+  [
+    'data.train_files',
+    written(rows(8, { prompt: 'a', reward_model: ROW.reward_model })),
+    /no column 'data_source'; .*: data\.reward_fn_key says which one it is$/,
   ],
   ['data.train_files', written([...rows(7), { ...ROW, data_source: [] }]), /:8: expected data_source to be/],
   [
@@ -114,7 +119,12 @@ test.each<[string[], object, RegExp | null]>([
   [
     ['data.messages_key=messages'],
     { prompt: 'a', response: 'b' },
-    /:1: no column 'messages'; the columns are prompt, response/,
+    /:1: no column 'messages'; the columns are prompt, response: data\.messages_key says which one it is$/,
+  ],
+  [
+    [],
+    { messages: [] },
+    /no column 'response'; the columns are messages: data\.response_key \(of conversations data\.messages_key\) says which/,
   ],
   [[], { prompt: 'a', response: 'b' }, null],
   [[], { prompt: 'a', response: 5 }, /:1: expected the response to be a string, got 5/],

@@ -246,12 +246,12 @@ describe('bad files', () => {
     });
     await expectError(
       writeParquet(['a']),
-      /row 0: no column 'question'; the columns are data_source, prompt/,
+      /row 0: no column 'question'; the columns are data_source, prompt.*: data\.prompt_key says which one it is$/,
       {
         promptKey: 'question',
       },
     );
-    await expectError(writeLines([{ prompt: 'a' }]), /no column 'reward_model'/);
+    await expectError(writeLines([{ prompt: 'a' }]), /no column 'reward_model'; the columns are prompt$/);
   });
 
   it.each([
