@@ -1,8 +1,8 @@
 import { writeFileSync } from 'node:fs';
 import { dump } from 'js-yaml';
+import { asTroupeError } from '../base/atomic_dir';
 import { discard } from '../base/atomic_file';
 import { printable } from '../base/printable';
-import { reasonOf } from '../base/text';
 import { missingFeatures } from '../config/checks/missing';
 import { checkTree } from '../config/config';
 import { type ImportNote, importVerl, type VerlImport } from '../config/verl/import';
@@ -25,7 +25,7 @@ export interface ImportOptions {
 /**
  * `troupe import-verl`: writes our YAML, and what became of every key. Returns the exit code: 2 when something was asked for that
  * is missing here, and nothing is written then, unless `allowMissing`.
- * @throws ConfigError when the source cannot be read; TroupeError IO when `out` cannot be written
+ * @throws ConfigError when the source cannot be read; TroupeError NO_SPACE, IO when `out` cannot be written
  */
 export function importVerlCommand(
   file: string,
@@ -55,8 +55,10 @@ export function importVerlCommand(
     // Never over a file that someone may have worked on.
     writeFileSync(out, text, { flag: 'wx' });
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') discard(out);
-    throw new TroupeError('IO', `cannot write ${out}: ${reasonOf(cause)}: choose another file`, { cause });
+    if ((cause as NodeJS.ErrnoException).code === 'EEXIST')
+      throw new TroupeError('IO', `cannot write ${out}: it is there already: choose another file`, { cause });
+    discard(out);
+    throw asTroupeError(cause, `write ${out}`);
   }
   write(`${report.join('\n')}\n\nwritten to ${out}\n`);
   return 0;

@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import fs, { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importVerlCommand } from '../../../ts/cli/import_verl';
@@ -349,10 +349,32 @@ describe('troupe import-verl', () => {
   it('never writes over a file', () => {
     const out = write('mine.yaml', 'mine');
     expect(() => importVerlCommand(script, [], { ...OPTIONS, out, write: () => {} })).toThrow(
-      /cannot write .*mine\.yaml/,
+      /cannot write .*mine\.yaml: it is there already: choose another file/,
     );
     expect(readFileSync(out, 'utf8')).toBe('mine');
     expect(existsSync(`${out}.tmp`)).toBe(false);
+  });
+
+  it('leaves nothing behind on a full disk, and says that it is full', () => {
+    const out = join(directory, 'full.yaml');
+    const { writeFileSync: write } = fs;
+    const full = Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
+    jest.spyOn(fs, 'writeFileSync').mockImplementation((file, _, options) => {
+      write(file, 'some of it', options);
+      throw full;
+    });
+    let thrown: unknown;
+    try {
+      importVerlCommand(script, [], { ...OPTIONS, out, write: () => {} });
+    } catch (error) {
+      thrown = error;
+    }
+    jest.restoreAllMocks();
+    expect(thrown).toMatchObject({
+      code: 'NO_SPACE',
+      message: `cannot write ${out}: the disk is full (${full.message}); nothing was left behind`,
+    });
+    expect(existsSync(out)).toBe(false);
   });
 
   it('says what is left to be put right', () => {
