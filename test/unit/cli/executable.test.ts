@@ -51,16 +51,18 @@ describe('a module that ends the program before its command is done', () => {
       { encoding: 'utf8' },
     );
   };
-  const told = (code: number, name: string, line: number): string =>
-    `troupe: error (ABORTED): the program was ended with exit code ${code} before it was done: process.exit was called at ` +
+  const told = (code: number, name: string, line: number, by = 'exit'): string =>
+    `troupe: error (ABORTED): the program was ended with exit code ${code} before it was done: process.${by} was called at ` +
     `${join(directory, name)}:${line}. Code that this process loads has to throw or return instead\n`;
 
   test.each([
-    ['success.cjs', 0, 1],
-    ['failure.cjs', 3, 3],
-  ])('%s: exit code %d is told with its place, and is no success', (name, code, status) => {
-    const result = validated(name, `const leave = () => {\n  process.exit(${code});\n};\nleave();\n`);
-    expect(result).toMatchObject({ status, stderr: told(code, name, 2) });
+    ['success.cjs', 'exit', 0, 1],
+    ['failure.cjs', 'exit', 3, 3],
+    ['quiet_success.cjs', 'reallyExit', 0, 1],
+    ['quiet_failure.cjs', 'reallyExit', 3, 3],
+  ])('%s: process.%s(%d) is told with its place, and is no success', (name, by, code, status) => {
+    const result = validated(name, `const leave = () => {\n  process.${by}(${code});\n};\nleave();\n`);
+    expect(result).toMatchObject({ status, stderr: told(code, name, 2, by) });
   });
 
   test('a module that lets it be', () => {
