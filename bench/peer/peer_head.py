@@ -2,6 +2,8 @@
 
 The forward keeps no logits; the backward computes a chunk's logits again and forms the gradients from them in place.
 """
+import needs  # noqa: F401  before what may not be there
+
 import argparse
 import json
 import statistics

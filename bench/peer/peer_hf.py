@@ -5,6 +5,8 @@ packed    no padding, rows packed up to the token budget, the head on response p
           gradient of a chunk is formed while its logits are there
 compile   packed, with torch.compile on every decoder layer and on the head
 """
+import needs  # noqa: F401  before what may not be there
+
 import argparse
 import json
 import time

@@ -3,6 +3,8 @@
     python peer_images.py make DIRECTORY --family qwen2_5_vl    model, prompts with an image each, responses
     python peer_images.py run DIRECTORY                         log-probs and an update, one JSON line each
 """
+import needs  # noqa: F401  before what may not be there
+
 import argparse
 import json
 import pathlib

@@ -1,4 +1,6 @@
 """Where the packed peer's time goes: torch's profiler (CUPTI on a GPU) over one compute_log_prob and one update_policy of a case."""
+import needs  # noqa: F401  before what may not be there
+
 import argparse
 
 import torch

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -183,3 +184,21 @@ test('a sweep is drawn with every side and operation', async () => {
   expect(svg).toContain('update_policy: peak memory (GB)');
   expect(svg).not.toMatch(/NaN|undefined/);
 });
+
+test.each(['peer_head', 'peer_hf', 'peer_images', 'profile_peer'])(
+  'bench/peer/%s.py without its packages: one line that says what to install',
+  (name) => {
+    const program = join(__dirname, '../../bench/peer', `${name}.py`);
+    // Without site-packages.
+    const { status, stderr } = spawnSync('python3', ['-S', program], {
+      encoding: 'utf8',
+      env: { ...process.env, PYTHONPATH: '' },
+    });
+    expect([status, stderr]).toEqual([
+      1,
+      expect.stringMatching(
+        `^${name}\\.py: No module named '\\w+': .* -m pip install torch transformers safetensors numpy pillow \\(.*\\)\n$`,
+      ),
+    ]);
+  },
+);
