@@ -69,6 +69,8 @@ export interface BatchSource extends Pick<PromptSource, 'batchesPerEpoch' | 'nex
 /** The next batch of prompts for every step, or with dynamic sampling as many as it takes: nothing else is worked on. */
 export class BatchCollector implements Collector {
   private readonly drafts: DraftMetrics;
+  /** Of a take whose agents work. */
+  private giveUp: (() => void) | null = null;
 
   constructor(
     private readonly context: CollectContext,
@@ -100,7 +102,7 @@ export class BatchCollector implements Collector {
     const trajectories: Trajectory[] = [];
     const generate = async (index: number): Promise<Generation> => {
       const { prompts, epoch } = await this.source.next();
-      const collected = await phase('gen', () => this.collect(rollout.engine, prompts, step, index));
+      const collected = await phase('gen', () => this.collect(rollout.engine, prompts, step, index, pause));
       pause();
       const whole = await phase('reward', () => scored(this.context, collected));
       for (const trajectory of collected.trajectories ?? []) trajectories.push(trajectory);
@@ -123,7 +125,9 @@ export class BatchCollector implements Collector {
     return { ...sampled, metrics: { ...sampled.metrics, ...rollout.metrics() }, trajectories };
   }
 
-  nudge(): void {}
+  nudge(): void {
+    this.giveUp?.();
+  }
 
   async beforeLearning(): Promise<void> {
     await this.context.engines.releaseRollout?.();
@@ -145,13 +149,34 @@ export class BatchCollector implements Collector {
     prompts: readonly Prompt[],
     step: number,
     index: number,
+    pause: () => void,
   ): Promise<Collected> {
     const { config, agents } = this.context;
     const place = index === 0 ? [step] : [step, index];
     const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
     const sampling = { ...trainSampling(config), seed };
     const uid = place.join('.');
-    if (agents) return await collectBatch(agents, rollout, prompts, sampling, uid, false);
+    if (agents)
+      return await this.whilePauses(pause, (signal) =>
+        collectBatch(agents, rollout, prompts, sampling, uid, false, { signal }),
+      );
     return { batch: await generateResponses(rollout, prompts, sampling, uid), trajectories: null };
+  }
+
+  /** Work that is given up where `pause` throws: an agent's tool may take any time. */
+  private async whilePauses<T>(pause: () => void, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const given = new AbortController();
+    this.giveUp = () => {
+      try {
+        pause();
+      } catch (error) {
+        given.abort(error);
+      }
+    };
+    try {
+      return await work(given.signal);
+    } finally {
+      this.giveUp = null;
+    }
   }
 }

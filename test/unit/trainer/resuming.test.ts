@@ -1,5 +1,7 @@
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Agent } from '../../../ts/agent/define';
+import type { TrainingData } from '../../../ts/trainer/training_data';
 import { FakeEngines, fakeData, ppo, read, runDirectory, trainer } from '../../helpers/fake_run';
 
 describe('resuming', () => {
@@ -56,6 +58,37 @@ describe('resuming', () => {
     look.engines.onCall = () => expect(look.trainer.requestStop('SIGINT')).toBe(false);
     await look.trainer.fit();
     expect(look.engines.calls.length).toBeGreaterThan(0);
+  });
+
+  test('a stop request gives up agents that are at work, and a resumed run is the uninterrupted one', async () => {
+    const tokenizer = {
+      hasChatTemplate: false,
+      decode: (ids: ArrayLike<number>) => Array.from(ids).join(' '),
+    } as unknown as TrainingData['tokenizer'];
+    const signals: AbortSignal[] = [];
+    /** `works`: trajectories that end; of those after them none does, whatever it is told. */
+    const withAgent = (directory: string, works: number, onHung = (_: number) => {}) => {
+      const agent: Agent = {
+        async run({ promptIds, validation }, { model, signal }) {
+          const { tokens } = await model.generate(promptIds);
+          if (validation || works-- > 0) return tokens.length;
+          onHung(signals.push(signal));
+          return await new Promise<number>(() => undefined);
+        },
+      };
+      const data = async () => ({ ...fakeData(), tokenizer });
+      return trainer({ directory, overrides, options: { data, agent } }).trainer;
+    };
+    const [directory, undisturbed] = [runDirectory(), runDirectory()];
+    await withAgent(undisturbed, Number.POSITIVE_INFINITY).fit();
+    // Two prompts x four responses are a step.
+    const stopped = withAgent(directory, 8 + 3, (hung) => {
+      if (hung === 5) stopped.requestStop('SIGINT');
+    });
+    expect(await stopped.fit()).toMatchObject({ step: 1, interrupted: true, stopReason: 'SIGINT' });
+    expect(signals.map(({ aborted }) => aborted)).toEqual([true, true, true, true, true]);
+    await withAgent(directory, Number.POSITIVE_INFINITY).fit();
+    expect(read(directory, 'metrics.jsonl')).toBe(read(undisturbed, 'metrics.jsonl'));
   });
 
   test('disable starts over; resume_path takes a step; another seed is refused', async () => {
