@@ -124,9 +124,9 @@ class Columns:
         out = {}
         images = []
         out[self.prompt] = self._prompt(row, images)
-        for key in (self.source, "reward_model"):
+        for key, says in ((self.source, ": data.reward_fn_key says which one it is"), ("reward_model", "")):
             if key not in row:
-                raise Told("there is no '%s'; its keys are %s" % (key, ", ".join(map(str, row))))
+                raise Told("there is no '%s'; its keys are %s%s" % (key, ", ".join(map(str, row)), says))
             out[key] = plain(row[key], (key,))
         extra = row.get("extra_info")
         out["extra_info"] = {} if extra is None else plain(extra, ("extra_info",))
@@ -157,7 +157,7 @@ class Columns:
             )
         if key not in row:
             none = "'raw_prompt' is None, and there is no" if "raw_prompt" in row else "there is neither 'raw_prompt' nor"
-            raise Told("%s '%s'; its keys are %s" % (none, self.prompt, ", ".join(map(str, row))))
+            raise Told("%s '%s'; its keys are %s: data.prompt_key says which one it is" % (none, self.prompt, ", ".join(map(str, row))))
         value = row[key]
         # An array of messages, as numpy has one.
         value = value.tolist() if hasattr(value, "tolist") else value

@@ -168,7 +168,10 @@ def made(found, given, setup, config, tokenizer, processor):
         pass
     dataset = found(**arguments)
     if hasattr(dataset, "on_batch_end"):
-        raise Refused("%s: %s has on_batch_end: data that change while a run goes on are not there" % (SECTION + ".name", setup["name"]))
+        raise Refused(
+            "%s: %s has on_batch_end, which would change the data while the run goes on: its rows are made once, before the run: "
+            "name a class without it" % (SECTION + ".name", setup["name"])
+        )
     for name in ("__len__", "__getitem__"):
         if not hasattr(type(dataset), name):
             raise Refused("%s: %s has no %s: expected rows by number, as torch.utils.data.Dataset has them" % (SECTION + ".name", setup["name"], name))

@@ -31,13 +31,21 @@ describe('what is wrong is told', () => {
 
   it.each([
     ['no dict', '[]', /row 0: expected a dict, got list/],
-    ['no prompt', '{"a": 1}', /row 0: there is neither 'raw_prompt' nor 'prompt'; its keys are a$/],
+    [
+      'no prompt',
+      '{"a": 1}',
+      /row 0: there is neither 'raw_prompt' nor 'prompt'; its keys are a: data\.prompt_key says which one it is$/,
+    ],
     [
       'a prompt that is none',
       '{"raw_prompt": None, "a": 1}',
-      /row 0: 'raw_prompt' is None, and there is no 'prompt'; its keys are raw_prompt, a$/,
+      /row 0: 'raw_prompt' is None, and there is no 'prompt'; its keys are raw_prompt, a: data\.prompt_key says which/,
     ],
-    ['no source', '{"prompt": "", "b": 1}', /row 0: there is no 'data_source'; its keys are prompt, b$/],
+    [
+      'no source',
+      '{"prompt": "", "b": 1}',
+      /row 0: there is no 'data_source'; its keys are prompt, b: data\.reward_fn_key says which/,
+    ],
     [
       'tokens',
       'row(input_ids=[1, 2])',
@@ -105,7 +113,7 @@ describe('what is wrong is told', () => {
     [
       'data that change',
       { name: 'Changing', config: { rows: [] } },
-      /^data\.custom_cls\.name: Changing has on_batch_end/,
+      /^data\.custom_cls\.name: Changing has on_batch_end, which would change the data while the run goes on: .*: name a class without it/,
     ],
   ])('of the configuration: %s', async (_, asked, expected) => {
     await expect(made(asked)).rejects.toMatchObject({
