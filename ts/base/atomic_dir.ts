@@ -76,7 +76,7 @@ export function asTroupeError(e: unknown, what: string, left = 'nothing was left
     });
   }
   const hint =
-    code === 'EACCES' || code === 'EPERM' || code === 'EROFS'
+    (code === 'EACCES' || code === 'EPERM' || code === 'EROFS') && !what.startsWith('read ')
       ? '; choose a directory that this user may write to'
       : '';
   return new TroupeError('IO', `cannot ${what}: ${message ?? String(e)}${hint}`, { cause: e });

@@ -8,7 +8,7 @@ import { asTroupeError, syncPath, TEMPORARY } from './atomic_dir';
  * @throws TroupeError NO_SPACE, IO naming the file, which is as it was
  */
 export function writeFileAtomic(path: string, data: string | Uint8Array): void {
-  const temporary = join(dirname(path), `${TEMPORARY}${basename(path)}`);
+  const temporary = temporaryOf(path);
   try {
     const fd = openSync(temporary, 'w');
     try {
@@ -25,6 +25,15 @@ export function writeFileAtomic(path: string, data: string | Uint8Array): void {
     throw asTroupeError(error, `write ${path}`);
   }
 }
+
+/** Proves that {@link writeFileAtomic} may make the file, by an empty one beside it. @throws what the file system says */
+export function checkFileAtomic(path: string): void {
+  const temporary = temporaryOf(path);
+  closeSync(openSync(temporary, 'w'));
+  rmSync(temporary);
+}
+
+const temporaryOf = (path: string): string => join(dirname(path), `${TEMPORARY}${basename(path)}`);
 
 /** Removes what is left of a file that could not be written: what went wrong first is what the caller must see. */
 export function discard(path: string): void {

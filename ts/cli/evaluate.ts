@@ -1,4 +1,5 @@
 // Scores of responses that are there already.
+import { printable } from '../base/printable';
 import { toJson } from '../base/text';
 import { type ResolvedConfig, resolveConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
@@ -136,7 +137,9 @@ async function scoresOf(
 ): Promise<{ variables: Record<string, unknown[]>; failures: number }> {
   const count = rows.reduce((sum, { samples }) => sum + samples.length, 0);
   const column = (): unknown[] => new Array<unknown>(count).fill(undefined);
-  const variables: Record<string, unknown[]> = { reward: column() };
+  // A function may give a name that every object has something under.
+  const variables: Record<string, unknown[]> = Object.create(null);
+  variables['reward'] = column();
   let [at, failures] = [0, 0];
   for (let start = 0; start < rows.length; start += ROWS) {
     const samples = rows.slice(start, start + ROWS).flatMap((row) => row.samples);
@@ -163,7 +166,9 @@ function withScores(rows: readonly Answered[], scores: readonly unknown[], score
 }
 
 function summary(file: string, rows: number, responses: number, failures: number, metrics: Metrics): string {
-  const core = Object.entries(metrics).filter(([name]) => name.startsWith('val-core/'));
+  const core = Object.entries(metrics)
+    .filter(([name]) => name.startsWith('val-core/'))
+    .map(([name, value]) => [printable(name), value] as const);
   const width = Math.max(...core.map(([name]) => name.length));
   const failed = failures === 0 ? [] : [`${failures} scored 0 because the reward function failed`];
   return [

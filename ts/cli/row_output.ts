@@ -1,7 +1,8 @@
 // A file that a command makes of the rows of another one.
-import { existsSync, statSync } from 'node:fs';
+import { existsSync, lstatSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import { writeFileAtomic } from '../base/atomic_file';
+import { asTroupeError } from '../base/atomic_dir';
+import { checkFileAtomic, writeFileAtomic } from '../base/atomic_file';
 import { toJson } from '../base/text';
 import type { Row } from '../data/row';
 import { TroupeError } from '../errors';
@@ -14,10 +15,17 @@ export function checkOutput(command: string, output: string): void {
   const refuse = (message: string): never => {
     throw new TroupeError('IO', `${command}: --output: ${message}`);
   };
-  if (existsSync(output)) refuse(`${output} is there already: move it away, or name a new file`);
   const directory = dirname(resolve(output));
-  if (!statSync(directory, { throwIfNoEntry: false })?.isDirectory())
+  if (!existsSync(directory) || !statSync(directory).isDirectory())
     refuse(`there is no directory ${directory}`);
+  try {
+    // A link that leads nowhere is there, too.
+    if (lstatSync(output, { throwIfNoEntry: false }) !== undefined)
+      refuse(`${output} is there already: move it away, or name a new file`);
+    checkFileAtomic(output);
+  } catch (error) {
+    throw asTroupeError(error, `write ${output}`);
+  }
 }
 
 /** Before a column is added. `option`: that names it. @throws TroupeError INVALID_DATA */

@@ -72,15 +72,15 @@ export class ParquetFile implements RowFile {
     try {
       buffer = await asyncBufferFromFile(file);
     } catch (cause) {
-      throw new TroupeError('IO', `[data] cannot read ${file}${relativeTo(file)}: ${reasonOf(cause)}`, {
-        cause,
-      });
+      throw unreadable(file, cause);
     }
     let footer: FileMetaData;
     if (buffer.byteLength === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: the file is empty`);
     try {
       footer = await parquetMetadataAsync(buffer);
     } catch (cause) {
+      // It is opened by the first read.
+      if (cause instanceof Error && 'syscall' in cause) throw unreadable(file, cause);
       throw new TroupeError(
         'INVALID_DATA',
         `[data] ${file} is not a usable parquet file: ${printable(reasonOf(cause))}${pointerHint(file)}`,
@@ -231,6 +231,9 @@ function checkRows(file: string, { row_groups: groups }: FileMetaData, bytes: nu
     );
   }
 }
+
+const unreadable = (file: string, cause: unknown): TroupeError =>
+  new TroupeError('IO', `[data] cannot read ${file}${relativeTo(file)}: ${reasonOf(cause)}`, { cause });
 
 function wantedColumns(file: string, metadata: FileMetaData, projection: Projection | null): string[] {
   const all = parquetSchema(metadata).children.map((child) => child.element.name);

@@ -16,7 +16,7 @@ export async function openRowFile(
   keptBytes?: number,
 ): Promise<RowFile> {
   if (typeof file !== 'string') return openJsonFile(file.path, { name: file.name });
-  if (statSync(file, { throwIfNoEntry: false })?.isDirectory())
+  if (isDirectory(file))
     throw new TroupeError(
       'INVALID_DATA',
       `[data] ${file}: expected a .parquet, .jsonl or .json file, got a directory: name the files in it, as a list`,
@@ -24,6 +24,15 @@ export async function openRowFile(
   if (file.endsWith('.parquet')) return await ParquetFile.open(file, projection, keptBytes);
   if (file.endsWith('.jsonl') || file.endsWith('.json')) return openJsonFile(file);
   throw new TroupeError('INVALID_DATA', `[data] ${file}: expected a .parquet, .jsonl or .json file`);
+}
+
+/** False also of what cannot be looked at, of which opening it says why. */
+function isDirectory(path: string): boolean {
+  try {
+    return statSync(path).isDirectory();
+  } catch {
+    return false;
+  }
 }
 
 /** From so many on, shares that end with whole parts differ little. */

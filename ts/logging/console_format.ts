@@ -1,3 +1,4 @@
+import { printable } from '../base/printable';
 import type { Metrics } from './logger';
 
 /** One value on the console. */
@@ -64,7 +65,7 @@ export function formatOccasional(metrics: Metrics): string[] {
   const parts: string[] = [];
   for (const [name, value] of Object.entries(metrics)) {
     if (name.startsWith('val-core/'))
-      parts.push(`val ${name.slice('val-core/'.length)} ${formatNumber(value)}`);
+      parts.push(`val ${printable(name.slice('val-core/'.length))} ${formatNumber(value)}`);
   }
   for (const [name, label] of TROUBLE) {
     const count = metrics[name] ?? 0;

@@ -87,7 +87,8 @@ export async function validate(
   const extras = new Set<string>();
   for (const row of rows) for (const key of Object.keys(row)) extras.add(key);
   for (const key of ['step', 'input', 'output', 'gts', 'score', 'reward']) extras.delete(key);
-  const variables: Record<string, unknown[]> = { reward: columns.reward, score: columns.score };
+  const variables: Record<string, unknown[]> = Object.create(null);
+  Object.assign(variables, { reward: columns.reward, score: columns.score });
   for (const key of extras) variables[key] = rows.map((row) => row[key]);
   const { dataSource: dataSources } = columns;
   const metrics = validationMetrics(dataSources, columns.uid, variables);

@@ -131,4 +131,6 @@ test('a directory that may not be written to', () => {
   const denied = asTroupeError(Object.assign(new Error('denied'), { code: 'EACCES' }), 'write /x');
   expect(denied.code).toBe('IO');
   expect(denied.message).toMatch(/cannot write \/x: denied; choose a directory/);
+  // Of what cannot be read another place to write to is no advice.
+  expect(asTroupeError(denied.cause, 'read /x').message).toBe('cannot read /x: denied');
 });

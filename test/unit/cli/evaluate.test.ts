@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { type EvaluateOptions, evaluate } from '../../../ts/cli/evaluate';
@@ -130,4 +130,51 @@ test.each([
   const output = path.join(directory, 'never.jsonl');
   await expect(run(fileOf(rows), { output, ...given })).rejects.toThrow(message);
   expect(existsSync(output)).toBe(false);
+});
+
+test('names that every object has, or that a terminal would obey, are names like others', async () => {
+  const module = path.join(directory, 'named.cjs');
+  writeFileSync(module, "exports.compute_score = () => ({ score: 1, ['__proto__']: 2, constructor: 3 });\n");
+  const overrides = [`reward.custom_reward_function.path=${module}`];
+  const named = fileOf([row('__proto__', '', 'x'), row('red\u001b[31m', '', 'x')]);
+  const metrics = await metricsOf(named, { overrides });
+  expect(Object.keys(metrics).filter((name) => name.includes('mean@1'))).toEqual(
+    ['__proto__', 'red\u001b[31m'].flatMap((source) => [
+      `val-core/${source}/reward/mean@1`,
+      `val-aux/${source}/score/mean@1`,
+      `val-aux/${source}/__proto__/mean@1`,
+      `val-aux/${source}/constructor/mean@1`,
+    ]),
+  );
+  expect(await run(named, { overrides })).toMatch(/^val-core\/red\\x1b\[31m\/reward\/mean@1 +1$/m);
+  expect({}).not.toHaveProperty('0');
+});
+
+test('a link that leads to itself is told with its name', async () => {
+  const loop = path.join(directory, 'loop.jsonl');
+  symlinkSync(loop, loop);
+  await expect(run(loop)).rejects.toMatchObject({ code: 'IO', message: expect.stringContaining(loop) });
+});
+
+test.each([
+  [
+    'a link that leads nowhere',
+    'link.jsonl',
+    /link\.jsonl is there already: move it away, or name a new file/,
+  ],
+  ['a name that is too long', `${'a'.repeat(300)}.jsonl`, /cannot write .*a\.jsonl: ENAMETOOLONG/],
+  ['a place where nothing can be written', '/proc/x.jsonl', /cannot write \/proc\/x\.jsonl: ENOENT/],
+])('an output that cannot be is told before any work: %s', async (_, name, message) => {
+  if (name === 'link.jsonl') symlinkSync('nowhere', path.join(directory, name));
+  const marks = path.join(directory, 'marks');
+  const module = path.join(directory, 'marking.cjs');
+  writeFileSync(
+    module,
+    `exports.compute_score = () => require('node:fs').writeFileSync(${JSON.stringify(marks)}, '');\n`,
+  );
+  const overrides = [`reward.custom_reward_function.path=${module}`];
+  await expect(run(fileOf(SUMS), { overrides, output: path.resolve(directory, name) })).rejects.toThrow(
+    message,
+  );
+  expect(existsSync(marks)).toBe(false);
 });

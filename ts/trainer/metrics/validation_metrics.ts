@@ -145,11 +145,12 @@ export function processValidationMetrics(
   uids: readonly unknown[],
   variables: Record<string, readonly unknown[]>,
 ): Record<string, Record<string, Metrics>> {
-  const result: Record<string, Record<string, Metrics>> = {};
+  // Data and reward functions may give any name, also one that every object has something under.
+  const result: Record<string, Record<string, Metrics>> = Object.create(null);
   const all = dataSources.map((_, i) => i);
   const resamples = new Resamples();
   for (const [source, rows] of rowsBy(dataSources, all)) {
-    const bySource: Record<string, Metrics> = {};
+    const bySource: Record<string, Metrics> = Object.create(null);
     const prompts = [...rowsBy(uids, rows).values()];
     const predictions = variables['pred'];
     const numeric = Object.entries(variables).filter(([, column]) =>
