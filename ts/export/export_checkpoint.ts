@@ -1,7 +1,7 @@
-import { copyFileSync, existsSync, readdirSync } from 'node:fs';
+import { copyFileSync, existsSync, lstatSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { Actor } from '../actor/actor';
-import { writeDirectory } from '../base/atomic_dir';
+import { asTroupeError, writeDirectory } from '../base/atomic_dir';
 import { checkOptionNames, choiceOption, flagOption, numberOption, requirePath } from '../base/check_options';
 import { keptTensors, loadModelDirectory } from '../checkpoint/model_dir';
 import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
@@ -97,7 +97,7 @@ export async function exportCheckpoint(
   }
   if (mergeLora) await exportMerged(source, out, resolved);
   else if (source.adapter) await exportAdapter(source, out, resolved);
-  else await exportModel(source, out, resolved);
+  else await exportModel(source, out, resolved, o.readsImages === true);
   return { source, merged: mergeLora, files: readdirSync(out).sort() };
 }
 
@@ -112,13 +112,31 @@ async function checkSource({ dir }: FoundCheckpoint): Promise<void> {
   await store.check(store.read(step), path.relative(step, inside).split(path.sep).join('/'));
 }
 
+/** A link that leads nowhere is there, too: it would be replaced. */
 function checkAbsent(out: string): void {
-  if (!existsSync(out)) return;
+  let found: object | undefined;
+  try {
+    found = lstatSync(out, { throwIfNoEntry: false });
+  } catch (error) {
+    throw asTroupeError(error, `write ${out}`);
+  }
+  if (found === undefined) return;
   throw new TroupeError('IO', `[export] ${out} exists already: choose another directory, or remove it first`);
 }
 
-async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
+/** `asksImages`: for the tower, by name. */
+async function exportModel(
+  { dir, role }: FoundCheckpoint,
+  out: string,
+  o: Resolved,
+  asksImages: boolean,
+): Promise<void> {
   const model = loadModelDirectory(dir, role === 'actor' ? 'lm' : 'value', o);
+  if (asksImages && model.config.vision === null)
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[export] the model in ${dir} reads text alone: leave --read-images out`,
+    );
   if (model.freshHead) {
     throw new TroupeError(
       'INVALID_MODEL',

@@ -6,7 +6,9 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -212,6 +214,14 @@ describe('refuses', () => {
       ...message(/mine exists already: choose another directory/),
     });
     expect(readdirSync(at('mine'))).toEqual(['thesis.txt']);
+    symlinkSync('nowhere', at('link'));
+    await expect(exportCheckpoint(model('gemma2'), at('link'))).rejects.toThrow(/link exists already/);
+    expect(readlinkSync(at('link'))).toBe('nowhere');
+    symlinkSync('loop', at('loop'));
+    await expect(exportCheckpoint(model('gemma2'), at('loop', 'out'))).rejects.toMatchObject({
+      code: 'IO',
+      ...message(/cannot write .*loop\/out: ELOOP/),
+    });
   });
 
   test('what is no checkpoint', async () => {
@@ -219,6 +229,11 @@ describe('refuses', () => {
     mkdirSync(at('empty'));
     await refuses(at('empty'), {}, message(/empty holds no model: expected a run directory/));
     await refuses(model('gemma2'), { mergeLora: true }, message(/holds a whole model and no adapters/));
+    await refuses(
+      model('gemma2'),
+      { readsImages: true },
+      message(/reads text alone: leave --read-images out/),
+    );
     await refuses(model('gemma2'), { role: 'critic' }, message(/no value head: leave --role critic out/));
   });
 
