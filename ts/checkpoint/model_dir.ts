@@ -19,6 +19,7 @@ import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '..
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
 import { isPacked, withPackedTensors } from './mxfp4';
+import { insteadOfModel } from './no_model';
 import type { StoredTensor } from './safetensors';
 import { parseObject, readTensors, readText } from './safetensors';
 import { LM_HEAD, tiedTensors } from './tied_head';
@@ -151,13 +152,12 @@ function configOf(dir: string): string {
       `[model] expected a Hugging Face model directory, but ${dir}${relativeTo(dir)} is not a directory`,
     );
   }
-  if (!existsSync(configFile)) {
-    throw new TroupeError(
-      'INVALID_MODEL',
-      `[model] ${dir}${relativeTo(dir)} has no config.json: expected a Hugging Face model directory`,
-    );
-  }
-  return configFile;
+  const instead = insteadOfModel(dir);
+  if (instead === null) return configFile;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[model] ${dir}${relativeTo(dir)} has no config.json of a model: expected a Hugging Face model directory${instead}`,
+  );
 }
 
 function inFiles(

@@ -8,6 +8,7 @@ import { textPart } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
 import { loadModelDirectory, type ModelReading, withPositions } from './model_dir';
 import { isPacked, MXFP4 } from './mxfp4';
+import { insteadOfModel } from './no_model';
 import { parseObject, readText } from './safetensors';
 
 export type FileDtype = NativeTensorSlice['dtype'];
@@ -26,9 +27,10 @@ export interface ModelShape {
  */
 export function readModelShape(dir: string, head: Head, key: string, reading: ModelReading = {}): ModelShape {
   const file = path.join(dir, 'config.json');
-  if (!existsSync(file)) {
+  const instead = insteadOfModel(dir);
+  if (instead !== null) {
     throw new ConfigError(
-      `${key}: expected a Hugging Face model directory with config.json, got ${dir}${relativeTo(dir)}, where there is none`,
+      `${key}: expected a Hugging Face model directory with config.json, got ${dir}${relativeTo(dir)}, where there is none${instead}`,
       key,
     );
   }

@@ -1,7 +1,8 @@
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { loadModelDirectory, readEosTokenIds, withPositions } from '../../../ts/checkpoint/model_dir';
+import { readModelShape } from '../../../ts/checkpoint/model_shape';
 
 const fixtures = path.join(__dirname, '../../fixtures/conformance');
 const models = readdirSync(path.join(fixtures, 'models')).map((name) => path.join(fixtures, 'models', name));
@@ -91,6 +92,52 @@ describe('bad directories', () => {
     expect(() => loadModelDirectory(dir, 'lm')).toThrow(/config.json is not valid JSON/);
     rmSync(path.join(dir, 'config.json'));
     expect(() => loadModelDirectory(dir, 'lm')).toThrow(/has no config.json/);
+  });
+
+  test('a run, a checkpoint or an adapter in place of a model: what to name', () => {
+    const run = path.join(dir, 'run');
+    const write = (name: string, content: object | string = '') => {
+      const file = path.join(run, name);
+      mkdirSync(path.dirname(file), { recursive: true });
+      writeFileSync(file, typeof content === 'string' ? content : JSON.stringify(content));
+    };
+    write('config.json', { data: {}, actor_rollout_ref: {}, trainer: {} });
+    write('metrics.jsonl');
+    write('global_step_2/trainer.json', {});
+    write('global_step_2/actor/lora_adapter/adapter_config.json', {});
+    const told = (directory: string): string => {
+      const [byEngine, byPlanner] = [
+        () => loadModelDirectory(directory, 'lm'),
+        () => readModelShape(directory, 'lm', 'a.key'),
+      ].map((read) => {
+        try {
+          read();
+        } catch (error) {
+          return /: (it (?:is|holds) .*)$/.exec((error as Error).message)?.[1];
+        }
+        return 'nothing';
+      });
+      expect(byEngine).toBe(byPlanner);
+      return byEngine as string;
+    };
+    expect(told(run)).toBe(`it is the directory of a run: name what troupe export ${run} OUT writes`);
+    write('final_model/config.json', {});
+    expect(told(run)).toBe(
+      `it is the directory of a run: name ${run}/final_model, or what troupe export ${run} OUT writes`,
+    );
+    const step = path.join(run, 'global_step_2');
+    expect(told(step)).toBe(`it is a checkpoint: name what troupe export ${step} OUT writes`);
+    write('global_step_2/actor/config.json', {});
+    expect(told(step)).toBe(
+      `it is a checkpoint: name ${step}/actor, or what troupe export ${step} OUT writes`,
+    );
+    const adapter = path.join(step, 'actor/lora_adapter');
+    expect(told(adapter)).toBe(
+      `it holds an adapter alone: name what troupe export ${adapter} OUT --merge-lora writes, the whole model`,
+    );
+    // A model beside which somebody keeps metrics is one.
+    writeFileSync(path.join(dir, 'metrics.jsonl'), '');
+    expect(loadModelDirectory(dir, 'lm').freshHead).toBe(false);
   });
 
   test('missing, misshapen and surplus tensors are named together', () => {
