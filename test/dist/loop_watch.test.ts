@@ -63,7 +63,7 @@ test('says it once of each function, with who called it, and leaves the program 
 test("says nothing of what turns, of a pause of this process, of what is not the user's, or beside a debugger", () => {
   expect(
     said(
-      'for (let i = 0; i < 8; i++) { forAWhile(200); await new Promise((done) => setTimeout(done, 60)); }',
+      'for (let i = 0; i < 16; i++) { forAWhile(100); await new Promise((done) => setTimeout(done, 60)); }',
     ),
   ).toBe('');
   expect(
