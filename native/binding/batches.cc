@@ -43,7 +43,13 @@ at::Tensor read_mask(const Field& field, int64_t length) {
 }
 
 TensorScales read_scales(const Field& dto) {
-  return {dto["path"].string(), dto["offset"].count()};
+  TensorScales scales;
+  scales.path = dto["path"].string();
+  scales.offset = dto["offset"].count();
+  scales.dtype = dto["dtype"].string();
+  scales.block_rows = dto["blockRows"].count();
+  scales.block_columns = dto["blockColumns"].count();
+  return scales;
 }
 
 TensorSlice read_tensor_slice(const Field& dto) {

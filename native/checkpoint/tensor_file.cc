@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/simulated.h"
-#include "checkpoint/mxfp4.h"
+#include "checkpoint/packed_reader.h"
 
 namespace troupe {
 
@@ -67,8 +67,6 @@ void write_all(int fd, const std::string& path, const void* source, int64_t size
   }
 }
 
-constexpr const char* kMxfp4 = "MXFP4";
-
 at::ScalarType scalar_type(const TensorSlice& slice) {
   if (slice.dtype == "F32") return at::kFloat;
   if (slice.dtype == "F16") return at::kHalf;
@@ -103,48 +101,31 @@ void check_finite(const at::Tensor& values, const TensorSlice& slice, const std:
        bad, " of its ", values.numel(), " values");
 }
 
-// `slice` without its first `count` values.
-void skip_values(TensorSlice& slice, int64_t count) {
-  if (slice.dtype == kMxfp4) {
-    slice.offset += count / 2;
-    slice.scales.offset += count / kMxfp4Block;
-  } else {
-    slice.offset += count * static_cast<int64_t>(c10::elementSize(scalar_type(slice)));
-  }
-}
-
-// What `file` has at `offset`; without one (in a simulation) nothing.
-at::Tensor read_values(const Descriptor* file, const std::string& path, const std::vector<int64_t>& shape,
-                       at::ScalarType type, int64_t offset) {
-  const at::Tensor values = at::empty(shape, at::device(file == nullptr ? at::kMeta : at::kCPU).dtype(type));
+// What `file` has of `slice` behind its first `skipped` values; without a file (in a simulation) nothing.
+at::Tensor read_values(const Descriptor* file, const std::string& path, const TensorSlice& slice,
+                       int64_t skipped, const std::vector<int64_t>& shape) {
+  const at::Device device(file == nullptr ? at::kMeta : at::kCPU);
+  const at::Tensor values = at::empty(shape, at::device(device).dtype(scalar_type(slice)));
   if (file != nullptr)
-    read_all(file->get(), path, values.data_ptr(), static_cast<int64_t>(values.nbytes()), offset);
+    read_all(file->get(), path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
+             slice.offset + skipped * static_cast<int64_t>(values.element_size()));
   return values;
 }
 
-void check_scales(const at::Tensor& scales, const TensorSlice& slice) {
-  const uint8_t* begin = scales.const_data_ptr<uint8_t>();
-  const int64_t bad = std::count(begin, begin + scales.numel(), kMxfp4NanScale);
-  require(bad == 0, ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, ": its scales in ",
-          slice.scales.path, " are NaN (0xff) in ", bad, " of ", scales.numel(), " blocks");
-}
-
-// In bfloat16, of blocks in `file` and scales wherever they are.
-at::Tensor read_mxfp4(const Descriptor* file, const std::string& path, const TensorSlice& slice,
-                      const std::vector<int64_t>& shape) {
-  const int64_t columns = shape.back();
-  require(!slice.transpose && shape.size() == 2 && columns % kMxfp4Block == 0, ErrorCode::kInvalidModel,
-          "[checkpoint] tensor ", slice.label, ": expected rows of blocks of ", kMxfp4Block, " values, and ",
-          slice.param, " has ", columns, " to the row");
-  const at::Tensor blocks = read_values(file, path, {slice.rows, columns / 2}, at::kByte, slice.offset);
-  const TensorScales& at = slice.scales;
-  const std::unique_ptr<const Descriptor> other =
-      file == nullptr ? nullptr : std::make_unique<const Descriptor>(at.path, O_RDONLY);
-  if (other && other->get() < 0) fail_io("cannot open", at.path);
-  const at::Tensor scales =
-      read_values(other.get(), at.path, {slice.rows, columns / kMxfp4Block}, at::kByte, at.offset);
-  if (other) check_scales(scales, slice);
-  return dequantize_mxfp4(blocks, scales);
+// Rows of `slice` from `first` on, of the matrix that lies in `file`, with scales wherever they are.
+at::Tensor read_packed_slice(const Descriptor* file, const std::string& path, const PackedFormat& format,
+                             const TensorSlice& slice, int64_t first, const std::vector<int64_t>& shape) {
+  if (file == nullptr) return read_packed(format, slice, first, shape, nullptr, nullptr);
+  const std::string& other_path = slice.scales.path;
+  const Descriptor other(other_path, O_RDONLY);
+  if (other.get() < 0) fail_io("cannot open", other_path);
+  const ReadBytes codes = [&](void* target, int64_t size, int64_t offset) {
+    read_all(file->get(), path, target, size, offset);
+  };
+  const ReadBytes scales = [&](void* target, int64_t size, int64_t offset) {
+    read_all(other.get(), other_path, target, size, offset);
+  };
+  return read_packed(format, slice, first, shape, &codes, &scales);
 }
 
 }  // namespace
@@ -165,18 +146,19 @@ void read_tensor_file(const TensorFile& file,
     const RowRange rows = rows_of(whole);
     if (rows.begin >= rows.end) continue;
     TensorSlice slice = whole;
+    int64_t first = 0;       // row of the matrix in the file
     if (!whole.transpose) {  // a transposed slice has its rows all over the file: it is read whole
-      const int64_t row_size =
-          std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
-      skip_values(slice, (rows.begin - whole.row) * row_size);
+      first = rows.begin - whole.row;
       slice.row = rows.begin;
       slice.rows = rows.end - rows.begin;
     }
     shape[0] = slice.rows;
+    const int64_t row_size = std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
     if (slice.transpose) std::reverse(shape.begin(), shape.end());
-    const at::Tensor values = slice.dtype == kMxfp4 ? read_mxfp4(descriptor.get(), file.path, slice, shape)
-                                                    : read_values(descriptor.get(), file.path, shape,
-                                                                  scalar_type(slice), slice.offset);
+    const PackedFormat* format = packed_format(slice.dtype);
+    const at::Tensor values =
+        format ? read_packed_slice(descriptor.get(), file.path, *format, slice, first, shape)
+               : read_values(descriptor.get(), file.path, slice, first * row_size, shape);
     check_finite(values, slice, file.path);
     store(slice, slice.transpose ? values.t() : values);
   }

@@ -7,10 +7,14 @@
 
 namespace troupe {
 
-// A byte for each 32 values of a row.
+// The scales of a matrix as it lies in a file: one for each block of [block_rows, block_columns], row by row.
+// A block at an end may be smaller.
 struct TensorScales {
   std::string path;
-  int64_t offset = 0;  // absolute
+  int64_t offset = 0;  // absolute, of the first one
+  std::string dtype;   // F32 | F16 | BF16 | F8_E8M0 (safetensors names)
+  int64_t block_rows = 1;
+  int64_t block_columns = 1;
 };
 
 // Rows [row, row + rows) of a parameter, as they lie in a file (a Hugging Face tensor may be one of
@@ -22,8 +26,8 @@ struct TensorSlice {
   bool transpose = false;  // the file holds the slice transposed
   std::string label;       // the name in the file, for messages
   int64_t offset = 0;      // absolute byte offset in the file
-  std::string dtype;       // F32 | F16 | BF16 (safetensors names), MXFP4 when reading
-  TensorScales scales;     // of MXFP4, whose blocks lie at `offset` (checkpoint/mxfp4.h)
+  std::string dtype;       // F32 | F16 | BF16 (safetensors names); reading also those of packed_format.h
+  TensorScales scales;     // of packed values, of which the first lie at `offset`
 };
 
 struct TensorFile {

@@ -1,6 +1,4 @@
 // `troupe plan` as people run it, on model directories that hold config.json alone.
-import { resolve } from 'node:path';
-import { formatBytes } from '../../ts/base/byte_size';
 import type { Plan } from '../../ts/planner/plan';
 import {
   BLOCK,
@@ -385,16 +383,4 @@ test('the trainer’s process: each phase, the peak, and a warning where its mac
   const { controller } = JSON.parse(plan('--json').stdout);
   expect(controller.peak.total).toBeGreaterThan(256 * MIB);
   expect(controller.warnings).toEqual([]);
-});
-
-test('a model in MXFP4: what its files have, and what it becomes', () => {
-  const model = `actor_rollout_ref.model.path=${resolve(__dirname, '../fixtures/mxfp4/actor')}`;
-  const lengths = ['data.max_prompt_length=64', 'data.max_response_length=64'];
-  const { code, stdout } = troupe(config, model, ...lengths, '--gpus', '2', '--gpu-memory', '80GiB');
-  expect(code).toBe(0);
-  // 49152 values in experts with 17 bytes per 32 of them, and 55376 others in bfloat16.
-  const files = (49152 / 32) * 17 + 55376 * 2;
-  expect(stdout).toContain(
-    `\nactor: ${formatBytes(files)} in its files, with experts in MXFP4; ${formatBytes(2 * 104528)} in bfloat16, over all ranks\n`,
-  );
 });

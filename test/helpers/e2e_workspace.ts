@@ -79,11 +79,14 @@ export function rewardTensors(): NamedTensor[] {
 }
 
 /** Written without the code under test, so that files may also be wrong. */
-export function writeSafetensors(file: string, tensors: readonly NamedTensor[]): void {
+export function writeSafetensors(
+  file: string,
+  tensors: readonly (Omit<NamedTensor, 'data'> & { data: ArrayBufferView; dtype?: string })[],
+): void {
   const header: Record<string, unknown> = {};
   let end = 0;
-  for (const { name, shape, data } of tensors) {
-    header[name] = { dtype: 'F32', shape, data_offsets: [end, end + data.byteLength] };
+  for (const { name, shape, data, dtype = 'F32' } of tensors) {
+    header[name] = { dtype, shape, data_offsets: [end, end + data.byteLength] };
     end += data.byteLength;
   }
   const json = JSON.stringify(header);

@@ -2,10 +2,12 @@ import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { fileTensors, isBuffer, withoutPrefix } from '../model/tensor_names';
-import type { NativeTensorFile } from '../native/bridge';
-import { blocksName, blocksShape, isPacked, packedPart } from './mxfp4';
+import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
+import { F8_E4M3 } from './fp8';
+import { blocksName, blocksShape, MXFP4 } from './mxfp4';
+import { isPacked, packedSlice, shownShape as show, shownName } from './packed_tensor';
 import type { StoredTensor } from './safetensors';
-import { isFloatDtype, partOffset } from './write_plan';
+import { type FloatDtype, isFloatDtype, partOffset } from './write_plan';
 
 export interface LoadPlan {
   files: NativeTensorFile[];
@@ -49,13 +51,12 @@ export function planLoad(
     }
     used.add(tensor.name);
     if (!sameShape(tensor.shape, m.shape)) misshapen.push(misfit(tensor, m.shape));
-    else if (!isFloatDtype(tensor.dtype) && !isPacked(tensor))
-      unreadable.push(`${named(tensor)}: ${printable(tensor.dtype, { max: 50 })}`);
+    else if (!isReadable(tensor, m)) unreadable.push(`${shownName(tensor.name)}: ${unreadableDtype(tensor)}`);
     else found.set(m.hf, tensor);
   }
   const extra = [...stored]
     .filter(([hf, t]) => !used.has(t.name) && !isBuffer(hf) && !rules.ignored?.(hf))
-    .map(([, t]) => `${named(t)} ${show(t.shape)}`);
+    .map(([, t]) => `${shownName(t.name)} ${show(t.shape)}`);
   const problems = [
     list('missing', missing),
     list('of the wrong shape', misshapen),
@@ -76,36 +77,49 @@ function toFiles(
   found: ReadonlyMap<string, StoredTensor>,
 ): NativeTensorFile[] {
   const files = new Map<string, NativeTensorFile>();
-  for (const { hf, shape, part, param, row, rows, transpose } of mapping) {
-    const tensor = found.get(hf);
+  for (const m of mapping) {
+    const tensor = found.get(m.hf);
     if (tensor === undefined) continue;
     let file = files.get(tensor.file);
     if (file === undefined) {
       file = { path: tensor.file, header: new Uint8Array(0), size: tensor.fileSize, tensors: [] };
       files.set(tensor.file, file);
     }
-    const slice = { param, row, rows, label: tensor.name };
-    if (isPacked(tensor)) {
-      file.tensors.push({ ...slice, transpose: false, dtype: 'MXFP4', ...packedPart(tensor, part ?? 0) });
-    } else if (isFloatDtype(tensor.dtype)) {
-      const { dtype, offset } = tensor;
-      const at = offset + partOffset(shape, part, dtype);
-      file.tensors.push({ ...slice, transpose, dtype, offset: at, scales: null });
-    }
+    file.tensors.push(storedSlice(m, tensor));
   }
   return [...files.values()];
 }
 
+/** Numbers, or packed matrices where the parameter is one. */
+const isReadable = (tensor: StoredTensor, { part }: TensorMapping): boolean =>
+  isPacked(tensor) ? tensor.shape.length === (part === undefined ? 2 : 3) : isFloatDtype(tensor.dtype);
+
+function unreadableDtype(tensor: StoredTensor): string {
+  const { dtype } = tensor;
+  if (isPacked(tensor)) return `${dtype}, which the weights of matrices alone may be`;
+  return dtype === F8_E4M3
+    ? `${dtype} without a quantization_config in config.json: expected the one that it was published with`
+    : printable(dtype, { max: 50 });
+}
+
+/** Of a tensor that can be read: what of a parameter it is, and where it lies. */
+export function storedSlice(
+  { param, row, rows, shape, part, transpose }: TensorMapping,
+  tensor: StoredTensor,
+): NativeTensorSlice {
+  const slice = { param, row, rows, label: tensor.name };
+  if (isPacked(tensor)) return { ...slice, ...packedSlice(tensor, part, transpose) };
+  const dtype = tensor.dtype as FloatDtype;
+  return { ...slice, transpose, dtype, offset: tensor.offset + partOffset(shape, part, dtype), scales: null };
+}
+
 /** In the terms of the file. */
-function misfit(tensor: StoredTensor, expected: readonly number[]): string {
-  const [name, written] = isPacked(tensor) ? [blocksName(named(tensor)), blocksShape] : [named(tensor), same];
-  return `${name}: expected ${show(written(expected))} but the file has ${show(written(tensor.shape))}`;
+function misfit({ name, dtype, shape }: StoredTensor, expected: readonly number[]): string {
+  const [named, written] = dtype === MXFP4 ? [blocksName(name), blocksShape] : [name, same];
+  return `${shownName(named)}: expected ${show(written(expected))} but the file has ${show(written(shape))}`;
 }
 
 const same = (shape: readonly number[]): readonly number[] => shape;
-
-const show = (shape: readonly number[]): string => printable(`[${shape.join(', ')}]`, { max: 100 });
-const named = ({ name }: StoredTensor): string => printable(name, { max: 200 });
 
 const sameShape = (a: readonly number[], b: readonly number[]): boolean =>
   a.length === b.length && a.every((d, i) => d === b[i]);

@@ -5,6 +5,7 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
+import { scaleLayouts } from '../model/hf_quantization';
 import { readImageProcessor } from '../model/image_processor';
 import {
   isPredictionLayer,
@@ -16,10 +17,12 @@ import type { TensorMapping } from '../model/tensor_mapping';
 import { hasFirstNames, publishedName, tensorMapping, valueHeadName } from '../model/tensor_names';
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
+import { type Fp8Tensors, withFp8 } from './fp8';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
-import { isPacked, withPackedTensors } from './mxfp4';
+import { withMxfp4 } from './mxfp4';
 import { insteadOfModel } from './no_model';
+import { isPacked } from './packed_tensor';
 import type { StoredTensor } from './safetensors';
 import { parseObject, readTensors, readText } from './safetensors';
 import { LM_HEAD, tiedTensors } from './tied_head';
@@ -41,7 +44,7 @@ export interface LoadedModel {
   predictionLayers: ReadonlyMap<string, StoredTensor>;
   /** Of such layers that are a part of it: tensors of the files that are equal to another one, and are saved again as that is. */
   copies: TensorMapping[];
-  /** What each tensor of both is saved in, by Hugging Face name: its own dtype, bfloat16 for MXFP4. */
+  /** What each tensor of both is saved in, by Hugging Face name: its own dtype, bfloat16 for packed ones. */
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
   eosTokenIds: number[];
@@ -49,6 +52,8 @@ export interface LoadedModel {
   ownHead: boolean;
   /** The value head is not in the files and starts from its initial values. */
   freshHead: boolean;
+  /** Tensors of the files that make no difference here: scales of activations, and of keys and values in a cache. */
+  unusedScales: string[];
 }
 
 /** How a model directory is read. */
@@ -76,7 +81,8 @@ export function loadModelDirectory(
   const read = withPositions(textPart(whole, readsImages), maxPositionEmbeddings, configFile);
   const { native, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
   const config = predictions === null ? native : withPredictions(native, read, configFile, predictions);
-  const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(whole, readsImages));
+  const { tensors, unused: unusedScales } = quantizedIn(readTensors(dir), config, read);
+  const { stored, own: ownHead } = named(dir, tensors, config, hasOtherParts(whole, readsImages));
   if (ownHead) config.tiedEmbeddings = false;
   if (config.vision !== null) withPixels(config.vision, dir);
   if (config.prediction !== null && ![...stored.keys()].some((hf) => isPredictionLayer(config, hf)))
@@ -112,6 +118,7 @@ export function loadModelDirectory(
     dtypes: dtypesOf([...found, ...predicting]),
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
+    unusedScales,
   };
 }
 
@@ -160,15 +167,25 @@ function configOf(dir: string): string {
   );
 }
 
-function inFiles(
+/** With what the files have quantised as one tensor each. */
+function quantizedIn(
+  all: ReadonlyMap<string, StoredTensor>,
+  { family }: NativeModelConfig,
+  raw: Record<string, unknown>,
+): Fp8Tensors {
+  const own = family === 'gpt_oss' ? withMxfp4(all) : new Map(all);
+  const layouts = scaleLayouts(raw);
+  return layouts.length === 0 ? { tensors: own, unused: [] } : withFp8(own, layouts);
+}
+
+function named(
   dir: string,
+  all: ReadonlyMap<string, StoredTensor>,
   config: NativeModelConfig,
   otherParts: boolean,
 ): ReturnType<typeof tiedTensors> {
-  const all = readTensors(dir);
-  const own = config.family === 'gpt_oss' ? withPackedTensors(all) : all;
   const nameOf = otherParts ? textTensorName : hasFirstNames(config) ? publishedName : null;
-  const stored = nameOf === null ? own : renamed(dir, own, nameOf);
+  const stored = nameOf === null ? all : renamed(dir, all, nameOf);
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined
     ? tiedTensors(stored, embedding.hf)
@@ -233,11 +250,11 @@ function predictionLayersOf(
   config: NativeModelConfig,
 ): ReadonlyMap<string, StoredTensor> {
   const layers = [...stored].filter(([hf]) => isPredictionLayer(config, hf));
-  const other = layers.find(([, { dtype }]) => !isFloatDtype(dtype))?.[1];
+  const other = layers.find(([, tensor]) => !isFloatDtype(tensor.dtype) && !isPacked(tensor))?.[1];
   if (other === undefined) return new Map(layers);
   throw new TroupeError(
     'INVALID_MODEL',
-    `[model] the tensor ${show(other.name)} of ${dir}, of a layer that predicts further tokens, is ${show(other.dtype)}: expected F32, F16 or BF16`,
+    `[model] the tensor ${show(other.name)} of ${dir}, of a layer that predicts further tokens, is ${show(other.dtype)}: expected F32, F16, BF16, or F8_E4M3 with scales`,
   );
 }
 

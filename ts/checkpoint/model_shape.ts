@@ -5,19 +5,18 @@ import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
 import { withPredictions } from '../model/prediction_layers';
 import { textPart } from '../model/text_part';
-import type { NativeModelConfig, NativeTensorSlice } from '../native/bridge';
+import type { NativeModelConfig } from '../native/bridge';
 import { loadModelDirectory, type ModelReading, withPositions } from './model_dir';
-import { isPacked, MXFP4 } from './mxfp4';
 import { insteadOfModel } from './no_model';
-import { parseObject, readText } from './safetensors';
-
-export type FileDtype = NativeTensorSlice['dtype'];
+import { parseObject, readText, type StoredTensor } from './safetensors';
 
 /** A model as far as its directory says without its weights. */
 export interface ModelShape {
   config: NativeModelConfig;
-  /** dtype of each tensor in the files, by Hugging Face name; null: there are no files. */
-  dtypes: ReadonlyMap<string, FileDtype> | null;
+  /** What of the files is read, by Hugging Face name; null: there are none. */
+  stored: ReadonlyMap<string, StoredTensor> | null;
+  /** As a {@link LoadedModel} has them. */
+  unusedScales: readonly string[];
 }
 
 /**
@@ -36,17 +35,13 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
   }
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
   if (weights.some((name) => existsSync(path.join(dir, name)))) {
-    const { config, dtypes, stored } = loadModelDirectory(dir, head, reading);
-    const inFiles = [...stored].map(([hf, tensor]): [string, FileDtype] => [
-      hf,
-      isPacked(tensor) ? MXFP4 : (dtypes.get(hf) as FileDtype),
-    ]);
-    return { config, dtypes: new Map(inFiles) };
+    const { config, stored, unusedScales } = loadModelDirectory(dir, head, reading);
+    return { config, stored, unusedScales };
   }
   const { maxPositionEmbeddings = null, readsImages = false, predictions = null } = reading;
   const part = textPart(parseObject(readText(file), file), readsImages);
   const raw = withPositions(part, maxPositionEmbeddings, file);
   const { native } = resolveModelConfig(raw, head, file, readsImages);
   const config = predictions === null ? native : withPredictions(native, raw, file, predictions);
-  return { config, dtypes: null };
+  return { config, stored: null, unusedScales: [] };
 }

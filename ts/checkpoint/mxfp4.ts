@@ -1,13 +1,12 @@
 // Experts as gpt-oss is published: MXFP4 of the OCP Microscaling Formats (MX) specification v1.0, sections 5.1, 5.3.3 and 5.4.1.
 import { printable } from '../base/printable';
-import { TroupeError } from '../errors';
-import type { NativeScales } from '../native/bridge';
+import { badTensor, shownName, shownShape } from './packed_tensor';
 import type { StoredTensor } from './safetensors';
 
 /** Not of safetensors: a tensor of which the file has blocks and scales. */
 export const MXFP4 = 'MXFP4' as const;
 /** Values with a scale in common, a power of two. */
-export const BLOCK = 32;
+const BLOCK = 32;
 
 const BLOCKS = '_blocks';
 const SCALES = '_scales';
@@ -19,7 +18,7 @@ const BLOCK_BYTES = BLOCK / 2;
  * dtype MXFP4, with the place of its blocks, and of the shape that transformers gives it, [experts, 32 blocks, outputs].
  * @throws TroupeError INVALID_MODEL naming one of a pair that is alone, of another dtype or of a shape that does not fit, and what is there twice
  */
-export function withPackedTensors(stored: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> {
+export function withMxfp4(stored: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> {
   const all = new Map<string, StoredTensor>();
   for (const [hf, tensor] of stored) {
     if (hf.endsWith(SCALES)) partner(stored, tensor, hf, SCALES, BLOCKS);
@@ -28,10 +27,7 @@ export function withPackedTensors(stored: ReadonlyMap<string, StoredTensor>): Ma
       const name = hf.slice(0, -BLOCKS.length);
       const twin = stored.get(name);
       if (twin !== undefined)
-        throw invalid(
-          tensor,
-          `${printable(name, { max: 200 })} is there as well, in ${twin.file}: expected one of them`,
-        );
+        throw badTensor(tensor, `${shownName(name)} is there as well, in ${twin.file}: expected one of them`);
       all.set(name, packed(tensor, partner(stored, tensor, hf, BLOCKS, SCALES)));
     }
   }
@@ -48,27 +44,6 @@ export const blocksShape = ([experts = 0, inputs = 0, outputs = 0]: readonly num
 
 export const blocksName = (name: string): string => name + BLOCKS;
 
-/** Of `values` numbers: the bytes of their blocks, and those of their scales. */
-export const packedBytes = (values: number): { blocks: number; scales: number } => ({
-  blocks: values / 2,
-  scales: values / BLOCK,
-});
-
-/** Where in the files the expert at `part` begins, in the order of its parameter, [outputs, inputs]: not transposed. */
-export function packedPart(
-  { shape: [, inputs = 0, outputs = 0], offset, scales }: StoredTensor & { scales: StoredTensor },
-  part: number,
-): { offset: number; scales: NativeScales } {
-  const before = packedBytes(part * inputs * outputs);
-  return {
-    offset: offset + before.blocks,
-    scales: { path: scales.file, offset: scales.offset + before.scales },
-  };
-}
-
-export const isPacked = (tensor: StoredTensor): tensor is StoredTensor & { scales: StoredTensor } =>
-  tensor.scales !== undefined;
-
 function partner(
   stored: ReadonlyMap<string, StoredTensor>,
   tensor: StoredTensor,
@@ -76,41 +51,39 @@ function partner(
   own: string,
   other: string,
 ): StoredTensor {
-  const found = stored.get(hf.slice(0, -own.length) + other);
+  const name = hf.slice(0, -own.length) + other;
+  const found = stored.get(name);
   if (found !== undefined) return found;
-  throw invalid(
+  throw badTensor(
     tensor,
-    `expected ${printable(hf.slice(0, -own.length) + other, { max: 200 })} beside it, which no file has: fetch the checkpoint again`,
+    `expected ${shownName(name)} beside it, which no file has: fetch the checkpoint again`,
   );
 }
 
 function packed(blocks: StoredTensor, scales: StoredTensor): StoredTensor {
   for (const part of [blocks, scales])
-    if (part.dtype !== 'U8') throw invalid(part, `expected U8, got ${printable(part.dtype, { max: 50 })}`);
+    if (part.dtype !== 'U8') throw badTensor(part, `expected U8, got ${printable(part.dtype, { max: 50 })}`);
   const { shape } = blocks;
   const [experts = 0, outputs = 0, count = 0, bytes] = shape;
   if (shape.length !== 4 || bytes !== BLOCK_BYTES)
-    throw invalid(
+    throw badTensor(
       blocks,
-      `expected the shape [experts, outputs, blocks, ${BLOCK_BYTES}], got [${shown(shape)}]`,
+      `expected the shape [experts, outputs, blocks, ${BLOCK_BYTES}], got ${shownShape(shape)}`,
     );
-  if (shown(scales.shape) !== shown(shape.slice(0, 3))) {
-    throw invalid(
+  if (scales.shape.join() !== shape.slice(0, 3).join()) {
+    throw badTensor(
       scales,
-      `expected the shape [${shown(shape.slice(0, 3))}], a scale for each block of ${printable(blocks.name, { max: 200 })}, got [${shown(scales.shape)}]`,
+      `expected the shape ${shownShape(shape.slice(0, 3))}, a scale for each block of ${shownName(blocks.name)}, got ${shownShape(scales.shape)}`,
     );
   }
-  const name = blocks.name.slice(0, -BLOCKS.length);
-  return { ...blocks, name, dtype: MXFP4, shape: [experts, count * BLOCK, outputs], scales };
+  return {
+    ...blocks,
+    name: blocks.name.slice(0, -BLOCKS.length),
+    dtype: MXFP4,
+    shape: [experts, count * BLOCK, outputs],
+    packing: { scales, scaleDtype: 'F8_E8M0', block: [1, BLOCK], transposed: true },
+  };
 }
-
-const shown = (shape: readonly number[]): string => shape.join(', ');
-
-const invalid = ({ name, file }: StoredTensor, message: string): TroupeError =>
-  new TroupeError('INVALID_MODEL', `[model] ${file}: tensor '${printable(name, { max: 200 })}': ${message}`);
-
-export const hasPacked = (stored: ReadonlyMap<string, StoredTensor>): boolean =>
-  [...stored.values()].some(isPacked);
 
 /** Magnitudes of E2M1, by their three bits; the fourth is the sign. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];

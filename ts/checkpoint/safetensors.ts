@@ -8,6 +8,7 @@ import { isRegularFile } from '../base/regular_file';
 import { show } from '../base/text';
 import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
+import type { NativeScales } from '../native/bridge';
 
 // Reading safetensors headers: u64 little-endian header length, JSON header, then the tensors' bytes without holes.
 // Only headers are read here; the core reads the tensors. Nothing in a file is trusted.
@@ -20,8 +21,19 @@ export interface StoredTensor {
   offset: number; // absolute, bytes
   bytes: number;
   fileSize: number;
-  /** Of values in MXFP4 (checkpoint/mxfp4.ts), whose blocks the other fields are about. */
-  scales?: StoredTensor;
+  /** Of packed values (checkpoint/packed_tensor.ts), which the other fields are about. */
+  packing?: Packing;
+}
+
+/** What packed values are made numbers with. */
+export interface Packing {
+  /** One for each block of each matrix, row by row; or one for all of them. */
+  scales: StoredTensor;
+  scaleDtype: NativeScales['dtype'];
+  /** Rows and columns of a block; one at an end may be smaller. */
+  block: readonly [rows: number, columns: number];
+  /** The files have each matrix with rows for columns of the shape. */
+  transposed: boolean;
 }
 
 const DTYPE_BYTES: Readonly<Record<string, number>> = {
@@ -40,6 +52,7 @@ const DTYPE_BYTES: Readonly<Record<string, number>> = {
   BOOL: 1,
   F8_E4M3: 1,
   F8_E5M2: 1,
+  F8_E8M0: 1,
 };
 
 const MAX_HEADER = 100 * 2 ** 20; // the format's own limit

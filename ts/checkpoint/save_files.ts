@@ -4,7 +4,7 @@ import { writeSmallFile } from '../base/atomic_dir';
 import { architectureName } from '../model/tensor_names';
 import { restoreFloats } from './json_floats';
 import type { LoadedModel } from './model_dir';
-import { hasPacked } from './mxfp4';
+import { hasPacked } from './packed_tensor';
 import type { WritePlan } from './write_plan';
 
 /** What a tokenizer is made of besides its chat templates. */
@@ -86,6 +86,9 @@ function savedConfig(model: LoadedModel, asked: 'float32' | 'bfloat16' | null): 
   const config: Record<string, unknown> = { ...model.raw, architectures: [architectureName(model.config)] };
   // What is saved is not quantised.
   delete config.quantization_config;
+  const text = config.text_config;
+  if (typeof text === 'object' && text !== null && 'quantization_config' in text)
+    config.text_config = { ...text, quantization_config: undefined };
   const dtype = asked ?? (hasPacked(model.stored) ? 'bfloat16' : null);
   if (model.config.head === 'value') {
     config.id2label = { '0': 'LABEL_0' };

@@ -1,13 +1,15 @@
-import { closeSync, openSync, readSync, writeSync } from 'node:fs';
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
 import { TroupeError } from '../errors';
 import type { NativeTensorFile } from '../native/bridge';
 import { convertFloats } from './float_bytes';
-import { dequantized, isPacked } from './mxfp4';
+import { type FloatChunk, unpackedChunks } from './packed_chunks';
+import { isPacked } from './packed_tensor';
 import type { StoredTensor } from './safetensors';
+import { StoredBytes } from './stored_bytes';
 import { type FloatDtype, floatBytes } from './write_plan';
 
-/** What is in memory at a time; of MXFP4 it is one expert. */
+/** What is in memory at a time, of values that are not packed. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
 /**
@@ -44,51 +46,28 @@ async function copyTensor(
   offset: number,
   dtype: FloatDtype,
 ): Promise<void> {
-  const packed = isPacked(source);
-  const from = packed ? 'BF16' : (source.dtype as FloatDtype);
   let [done, at] = [0, offset];
-  for (const chunk of packed ? unpackedExperts(source) : chunksOf(source)) {
+  for (const { bytes: chunk, dtype: from } of isPacked(source) ? unpackedChunks(source) : chunksOf(source)) {
     const { bytes, bad } = convertFloats(chunk, from, dtype === 'F16' ? 'same' : dtype);
-    if (bad !== null)
-      throw badValue(source, done / floatBytes(from) + bad.index, bad.overflow ? dtype : null);
+    if (bad !== null) throw badValue(source, done + bad.index, bad.overflow ? dtype : null);
     writeAll(out, bytes, at);
-    done += chunk.length;
+    done += chunk.length / floatBytes(from);
     at += bytes.length;
     await setImmediate();
   }
 }
 
 /** Its bytes; a chunk is gone with the next. */
-function* chunksOf(source: StoredTensor): Generator<Uint8Array> {
+function* chunksOf(source: StoredTensor): Generator<FloatChunk> {
   const buffer = new Uint8Array(Math.min(CHUNK_BYTES, source.bytes));
-  const fd = openSync(source.file, 'r');
+  const file = new StoredBytes(source);
   try {
     for (let done = 0; done < source.bytes; done += buffer.length) {
       const chunk = buffer.subarray(0, Math.min(buffer.length, source.bytes - done));
-      readAll(fd, source, chunk, done);
-      yield chunk;
+      yield { bytes: file.read(chunk, done), dtype: source.dtype as FloatDtype };
     }
   } finally {
-    closeSync(fd);
-  }
-}
-
-/** In bfloat16, expert by expert. */
-function* unpackedExperts(source: StoredTensor & { scales: StoredTensor }): Generator<Uint8Array> {
-  const { scales, shape } = source;
-  const [experts = 0, , outputs = 0] = shape;
-  const [fd, scaleFd] = [openSync(source.file, 'r'), openSync(scales.file, 'r')];
-  try {
-    const blocks = new Uint8Array(source.bytes / experts);
-    const own = new Uint8Array(scales.bytes / experts);
-    for (let expert = 0; expert < experts; expert++) {
-      readAll(fd, source, blocks, expert * blocks.length);
-      readAll(scaleFd, scales, own, expert * own.length);
-      yield new Uint8Array(dequantized(blocks, own, outputs).buffer);
-    }
-  } finally {
-    closeSync(fd);
-    closeSync(scaleFd);
+    file.close();
   }
 }
 
@@ -98,14 +77,6 @@ function badValue({ name, file }: StoredTensor, index: number, dtype: FloatDtype
       ? 'is NaN or infinity: choose an earlier checkpoint'
       : `does not fit ${dtype}: keep the dtype that it is stored in (leave --dtype out)`;
   return new TroupeError('NON_FINITE', `[model] tensor ${name} in ${file}: element ${index} ${what}`);
-}
-
-function readAll(fd: number, { file, offset }: StoredTensor, target: Uint8Array, from: number): void {
-  for (let done = 0; done < target.length; ) {
-    const got = readSync(fd, target, done, target.length - done, offset + from + done);
-    if (got === 0) throw new TroupeError('IO', `[model] ${file} ended early: it was truncated`);
-    done += got;
-  }
 }
 
 function writeAll(fd: number, source: Uint8Array, at: number): void {

@@ -1,8 +1,7 @@
 // The head in the files of a model whose config.json says that it is the embedding.
-import { closeSync, openSync, readSync } from 'node:fs';
-import { TroupeError } from '../errors';
 import { withoutPrefix } from '../model/tensor_names';
 import type { StoredTensor } from './safetensors';
+import { StoredBytes } from './stored_bytes';
 
 export const LM_HEAD = 'lm_head.weight';
 const CHUNK_BYTES = 8 * 2 ** 20;
@@ -22,29 +21,28 @@ export function tiedTensors(
   return { stored: new Map(stored).set(embeddingName, head), own: false };
 }
 
+/** Packed ones: with the same scales. */
 function sameTensor(a: StoredTensor, b: StoredTensor): boolean {
+  if (!sameBytes(a, b)) return false;
+  const [first, second] = [a.packing, b.packing];
+  if (first === undefined || second === undefined) return first === second;
+  return first.block.join() === second.block.join() && sameBytes(first.scales, second.scales);
+}
+
+function sameBytes(a: StoredTensor, b: StoredTensor): boolean {
   if (a.dtype !== b.dtype || a.shape.join() !== b.shape.join()) return false;
-  const [first, second] = [openSync(a.file, 'r'), openSync(b.file, 'r')];
+  const files = [new StoredBytes(a), new StoredBytes(b)] as const;
   try {
     const buffers = [Buffer.alloc(CHUNK_BYTES), Buffer.alloc(CHUNK_BYTES)] as const;
     for (let done = 0; done < a.bytes; done += CHUNK_BYTES) {
       const size = Math.min(CHUNK_BYTES, a.bytes - done);
-      const left = readWhole(first, buffers[0].subarray(0, size), a.offset + done, a.file);
-      const right = readWhole(second, buffers[1].subarray(0, size), b.offset + done, b.file);
+      const [left, right] = [buffers[0].subarray(0, size), buffers[1].subarray(0, size)];
+      files[0].read(left, done);
+      files[1].read(right, done);
       if (!left.equals(right)) return false;
     }
     return true;
   } finally {
-    closeSync(first);
-    closeSync(second);
+    for (const file of files) file.close();
   }
-}
-
-function readWhole(fd: number, into: Buffer, at: number, file: string): Buffer {
-  for (let done = 0; done < into.length; ) {
-    const read = readSync(fd, into, done, into.length - done, at + done);
-    if (read === 0) throw new TroupeError('IO', `[safetensors] ${file} ended while it was read`);
-    done += read;
-  }
-  return into;
 }

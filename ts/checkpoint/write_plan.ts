@@ -3,8 +3,9 @@ import type { TensorMapping } from '../model/tensor_mapping';
 import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
+import type { PackedDtype } from './packed_tensor';
 
-export type FloatDtype = Exclude<NativeTensorSlice['dtype'], 'MXFP4'>;
+export type FloatDtype = Exclude<NativeTensorSlice['dtype'], PackedDtype>;
 
 const FLOAT_BYTES: Readonly<Record<FloatDtype, number>> = { F32: 4, F16: 2, BF16: 2 };
 

@@ -337,7 +337,7 @@ const withExport = (y: Argv) =>
     .positional('out', { type: 'string', demandOption: true, describe: 'New directory' })
     .option('dtype', {
       choices: ['float32', 'bfloat16'] as const,
-      describe: 'Default: as it is stored (checkpoints: float32; MXFP4: bfloat16)',
+      describe: 'Default: as it is stored (checkpoints: float32; quantised: bfloat16)',
     })
     .option('role', {
       choices: ['actor', 'critic'] as const,

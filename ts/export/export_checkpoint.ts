@@ -23,7 +23,7 @@ import { CheckpointStore } from '../run/checkpoint_store';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
 
 export interface ExportOptions {
-  /** Default: each tensor as it is stored, MXFP4 as bfloat16; checkpoints hold float32. */
+  /** Default: each tensor as it is stored, quantised ones as bfloat16; checkpoints hold float32. */
   dtype?: 'float32' | 'bfloat16';
   /** Which model of a checkpoint that has two; default: the actor. */
   role?: ExportedRole;

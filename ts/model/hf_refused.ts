@@ -1,5 +1,5 @@
 // Keys of config.json that change what a model computes and that no supported family has here.
-import { refusedQuantization } from './hf_quantization';
+import { quantizationOf } from './hf_quantization';
 
 const REFUSED: Readonly<Record<string, string>> = {
   attention_sinks: 'attention sinks are not supported',
@@ -12,8 +12,8 @@ const REFUSED: Readonly<Record<string, string>> = {
 export function refusedKey(config: Readonly<Record<string, unknown>>): string | null {
   const quantized = config['quantization_config'];
   if (isSet(quantized)) {
-    const why = refusedQuantization(quantized, config['model_type']);
-    if (why !== null) return `quantization_config: ${why}`;
+    const found = quantizationOf(quantized, config['model_type']);
+    if ('refused' in found) return `quantization_config: ${found.refused}`;
   }
   for (const [key, why] of Object.entries(REFUSED)) if (isSet(config[key])) return `${key}: ${why}`;
   // transformers masks nothing also where it is null.

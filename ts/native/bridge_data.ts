@@ -222,14 +222,17 @@ export interface NativeTensorSlice {
   transpose: boolean;
   label: string;
   offset: number;
-  dtype: 'F32' | 'F16' | 'BF16' | 'MXFP4'; // MXFP4: read only
-  scales: NativeScales | null; // with MXFP4
+  dtype: 'F32' | 'F16' | 'BF16' | 'MXFP4' | 'F8_E4M3'; // the last two: read only
+  scales: NativeScales | null; // with the last two
 }
 
-/** The scales that belong to rows in MXFP4 (native/checkpoint/mxfp4.h). */
+/** The scales of packed values (native/checkpoint/packed_format.h), one for each block of a matrix as it lies in the file. */
 export interface NativeScales {
   path: string;
   offset: number;
+  dtype: 'F32' | 'F16' | 'BF16' | 'F8_E8M0';
+  blockRows: number;
+  blockColumns: number;
 }
 
 export interface NativeTensorFile {

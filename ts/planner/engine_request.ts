@@ -1,6 +1,8 @@
 // What of a role the engine is asked for: its options on one rank, and the work of its verbs.
-import { packedBytes } from '../checkpoint/mxfp4';
-import { floatBytes, partOffset } from '../checkpoint/write_plan';
+import { storedSlice } from '../checkpoint/load_plan';
+import type { StoredTensor } from '../checkpoint/safetensors';
+import { floatBytes } from '../checkpoint/write_plan';
+import type { TensorMapping } from '../model/tensor_mapping';
 import { fileTensors, tensorMapping } from '../model/tensor_names';
 import type {
   NativeEngineOptions,
@@ -8,7 +10,6 @@ import type {
   NativeMemoryWork,
   NativeSequenceLoad,
   NativeTensorFile,
-  NativeTensorSlice,
 } from '../native/bridge';
 import { rowParts } from './places';
 import type { Load, PlanSpec, RoleSpec, RolloutShape } from './plan';
@@ -143,28 +144,25 @@ const imagesOf = ({ images }: RoleSpec, prompt: number): NativeImageLoad[] =>
   images === undefined ? [] : imagesWithin(prompt, images);
 
 /** What is read, as one file. */
-export function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
+export function weightFile({ model, stored }: RoleSpec): NativeTensorFile {
   let size = 0;
-  const tensors = fileTensors(tensorMapping(model)).flatMap((tensor) => {
-    const [{ hf, shape }] = tensor;
-    const begin = size;
-    const dtype = fileDtypes?.get(hf) ?? 'BF16';
-    const count = shape.reduce((all, extent) => all * extent, 1);
-    if (dtype === 'MXFP4') {
-      const { blocks, scales } = packedBytes(count);
-      size += blocks + scales;
-      return tensor.map(({ param, row, rows, part = 0 }): NativeTensorSlice => {
-        const before = packedBytes((count / tensor.length) * part);
-        const at = { path: '', offset: begin + blocks + before.scales };
-        const slice = { label: hf, param, row, rows, transpose: false, dtype, scales: at };
-        return { ...slice, offset: begin + before.blocks };
-      });
-    }
-    size += floatBytes(dtype) * count;
-    return tensor.map(({ param, row, rows, transpose, part }): NativeTensorSlice => {
-      const offset = begin + partOffset(shape, part, dtype);
-      return { label: hf, param, row, rows, transpose, offset, dtype, scales: null };
-    });
+  const tensors = fileTensors(tensorMapping(model, stored)).flatMap((parts) => {
+    const [whole] = parts;
+    const tensor = placed(stored?.get(whole.hf) ?? inBfloat16(whole), size);
+    size += tensor.bytes + (tensor.packing?.scales.bytes ?? 0);
+    return parts.map((part) => storedSlice(part, tensor));
   });
   return { path: '', header: new Uint8Array(), size, tensors };
+}
+
+function inBfloat16({ hf, shape }: TensorMapping): StoredTensor {
+  const bytes = shape.reduce((all, extent) => all * extent, floatBytes('BF16'));
+  return { name: hf, file: '', dtype: 'BF16', shape, offset: 0, bytes, fileSize: 0 };
+}
+
+/** In the one file, with its scales behind it. */
+function placed({ packing, ...tensor }: StoredTensor, offset: number): StoredTensor {
+  const own = { ...tensor, file: '', offset };
+  if (packing === undefined) return own;
+  return { ...own, packing: { ...packing, scales: placed(packing.scales, offset + tensor.bytes) } };
 }

@@ -1,4 +1,4 @@
-import type { FileDtype } from '../checkpoint/model_shape';
+import type { StoredTensor } from '../checkpoint/safetensors';
 import type { PoolName } from '../config/derived/pools';
 import type { Lora } from '../model/adapter_sites';
 import type {
@@ -77,8 +77,10 @@ export interface RoleLayout {
 export interface RoleSpec {
   name: RoleName;
   model: NativeModelConfig;
-  /** Of its files, by Hugging Face name; of a tensor that is not there, and without it of all: bfloat16. */
-  fileDtypes?: ReadonlyMap<string, FileDtype>;
+  /** What is read of its files, by Hugging Face name; what is not there, and without it all, is bfloat16. */
+  stored?: ReadonlyMap<string, StoredTensor>;
+  /** Names of what else they have: scales of activations, and of keys and values in a cache. Default: none. */
+  unusedScales?: readonly string[];
   /** Adapters; none: every parameter is trained. */
   lora?: Pick<Lora, 'mapping' | 'native'>;
   /** Of a model that reads images. */

@@ -1,4 +1,6 @@
 import { formatBytes } from '../base/byte_size';
+import { unusedScalesNote } from '../checkpoint/fp8';
+import { isPacked, type PackedDtype } from '../checkpoint/packed_tensor';
 import type { Advice, Knob } from './advice';
 import { weightFile } from './engine_request';
 import type { Place } from './places';
@@ -90,14 +92,23 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   ];
 }
 
-/** Files in MXFP4 are far smaller than what they become. */
+const PACKED: Readonly<Record<PackedDtype, string>> = {
+  MXFP4: 'experts in MXFP4',
+  F8_E4M3: 'matrices in FP8',
+};
+
+/** Packed files are far smaller than what they become. */
 function packedText(role: RoleSpec, count: number): string[] {
-  if (![...(role.fileDtypes?.values() ?? [])].includes('MXFP4')) return [];
+  const dtypes = new Set([...(role.stored?.values() ?? [])].filter(isPacked).map(({ dtype }) => dtype));
+  if (dtypes.size === 0) return [];
   const [files, loaded] = [weightFile(role).size, count * (role.dtype === 'float32' ? 4 : 2)].map(
     formatBytes,
   );
+  const what = [...dtypes].map((dtype) => PACKED[dtype]).join(' and ');
+  const unused = unusedScalesNote(role.unusedScales ?? []);
   return [
-    `${role.name}: ${files} in its files, with experts in MXFP4; ${loaded} in ${role.dtype}, over all ranks`,
+    `${role.name}: ${files} in its files, with ${what}; ${loaded} in ${role.dtype}, over all ranks`,
+    ...(unused === null ? [] : [`${role.name}: ${unused}`]),
   ];
 }
 

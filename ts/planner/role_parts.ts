@@ -51,7 +51,12 @@ export function roleSpec(
   { device, worldSize, pixels = { min_pixels: null, max_pixels: null } }: Target,
 ): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: _, ...keys } = role.keys;
-  const { config, dtypes } = readModelShape(role.model, role.head, modelKey, modelReading(role));
+  const { config, stored, unusedScales } = readModelShape(
+    role.model,
+    role.head,
+    modelKey,
+    modelReading(role),
+  );
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const lora = roleAdapters(role, model);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
@@ -60,7 +65,7 @@ export function roleSpec(
   return {
     name: role.name,
     model,
-    ...(dtypes === null ? {} : { fileDtypes: dtypes }),
+    ...(stored === null ? {} : { stored, unusedScales }),
     ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
     layout: checkedLayout(role, model, parallel, worldSize),
     ...(lora === null ? {} : { lora }),

@@ -1,5 +1,6 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
+import { unusedScalesNote } from '../checkpoint/fp8';
 import { readEosTokenIds } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import {
@@ -155,6 +156,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
     });
     const endless = needs.tokenizer && endlessNote(actor.eosTokenIds, model.path);
     if (endless) needs.say?.(endless);
+    const unused = unusedScalesNote(actor.engine.model.unusedScales);
+    if (unused) needs.say?.(`${model.path}: ${unused}`);
     const ofReference = referenceSettings(config);
     const reference = !needs.reference
       ? null

@@ -2,7 +2,7 @@
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
 import { GroupGuard } from '../base/group_guard';
-import { hasPacked } from '../checkpoint/mxfp4';
+import { hasPacked } from '../checkpoint/packed_tensor';
 import type { ResolvedConfig } from '../config/config';
 import { asynchrony } from '../config/derived/asynchrony';
 import { workersPerMachine } from '../config/derived/pools';

@@ -5,13 +5,17 @@ import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
 import { dequantized } from '../../../ts/checkpoint/mxfp4';
 import { writeModelFiles } from '../../../ts/checkpoint/save_files';
 import { planWrite } from '../../../ts/checkpoint/write_plan';
+import {
+  changeTensorHeader,
+  type HeaderEntry,
+  readTensorHeader,
+  type TensorHeader,
+} from '../../helpers/tensor_header';
 
 const FIXTURE = path.join(__dirname, '../../fixtures/mxfp4');
 const ACTOR = path.join(FIXTURE, 'actor');
 const FILES = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'] as const;
 const GATE_UP = 'model.layers.0.mlp.experts.gate_up_proj';
-
-type Header = Record<string, { dtype: string; shape: number[]; data_offsets: [number, number] }>;
 
 let dir: string;
 beforeEach(() => {
@@ -20,27 +24,15 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-function readHeader(file: string): { header: Header; rest: Buffer } {
-  const bytes = readFileSync(file);
-  const length = Number(bytes.readBigUInt64LE(0));
-  return { header: JSON.parse(bytes.toString('utf8', 8, 8 + length)), rest: bytes.subarray(8 + length) };
-}
-
 /** Changes the header of the file that has the tensor, and the index with it. */
-function change(tensor: string, work: (header: Header) => void): void {
+function change(tensor: string, work: (header: TensorHeader) => void): void {
   const index = path.join(dir, 'model.safetensors.index.json');
   for (const name of FILES) {
     const file = path.join(dir, name);
-    const { header, rest } = readHeader(file);
-    if (!(tensor in header)) continue;
-    work(header);
-    const text = Buffer.from(JSON.stringify(header));
-    const length = Buffer.alloc(8);
-    length.writeBigUInt64LE(BigInt(text.length));
-    writeFileSync(file, Buffer.concat([length, text, rest]));
+    if (tensor in readTensorHeader(file).header) changeTensorHeader(file, work);
   }
   const held = FILES.flatMap((name) =>
-    Object.keys(readHeader(path.join(dir, name)).header)
+    Object.keys(readTensorHeader(path.join(dir, name)).header)
       .filter((key) => key !== '__metadata__')
       .map((key) => [key, name]),
   );
@@ -49,13 +41,13 @@ function change(tensor: string, work: (header: Header) => void): void {
 
 const rename = (from: string, to: string): void =>
   change(from, (header) => {
-    header[to] = header[from] as Header[string];
+    header[to] = header[from] as HeaderEntry;
     delete header[from];
   });
 
 const reshape = (name: string, shape: number[]): void =>
   change(name, (header) => {
-    (header[name] as Header[string]).shape = shape;
+    (header[name] as HeaderEntry).shape = shape;
   });
 
 test('values under every scale are those of transformers, bit for bit', () => {
@@ -79,10 +71,10 @@ test('experts are one tensor each, with their blocks and scales wherever they ar
   expect(stored.get(GATE_UP)).toMatchObject({ dtype: 'MXFP4', shape: [4, 64, 64] });
   expect(stored.get('model.layers.1.mlp.experts.down_proj')).toMatchObject({ shape: [4, 32, 64] });
   expect(new Set(dtypes.values())).toEqual(new Set(['BF16']));
-  const { header, rest } = readHeader(path.join(ACTOR, FILES[0]));
+  const { header, rest } = readTensorHeader(path.join(ACTOR, FILES[0]));
   const [scaleHeader, scaleStart] = [
-    readHeader(path.join(ACTOR, FILES[1])).header,
-    statSync(path.join(ACTOR, FILES[1])).size - readHeader(path.join(ACTOR, FILES[1])).rest.length,
+    readTensorHeader(path.join(ACTOR, FILES[1])).header,
+    statSync(path.join(ACTOR, FILES[1])).size - readTensorHeader(path.join(ACTOR, FILES[1])).rest.length,
   ];
   const start = statSync(path.join(ACTOR, FILES[0])).size - rest.length;
   const slice = files
@@ -99,6 +91,9 @@ test('experts are one tensor each, with their blocks and scales wherever they ar
     scales: {
       path: path.join(ACTOR, FILES[1]),
       offset: scaleStart + (scaleHeader[`${GATE_UP}_scales`]?.data_offsets[0] ?? 0) + 3 * 64 * 2,
+      dtype: 'F8_E8M0',
+      blockRows: 1,
+      blockColumns: 32,
     },
   });
 });
@@ -128,7 +123,7 @@ test.each([
     'blocks of another dtype',
     () =>
       change(`${GATE_UP}_blocks`, (header) => {
-        (header[`${GATE_UP}_blocks`] as Header[string]).dtype = 'I8';
+        (header[`${GATE_UP}_blocks`] as HeaderEntry).dtype = 'I8';
       }),
     /gate_up_proj_blocks': expected U8, got I8/,
   ],

@@ -69,8 +69,8 @@ test.each([
   [{ layer_types: ['full_attention'] }, /layer_types has 1 entries/],
   [{ num_experts: 7 }, /num_experts 7 and num_local_experts 6/],
   [
-    { quantization_config: { quant_method: 'fp8' } },
-    /quantised weights are not supported .*"fp8": .*FineGrainedFP8Config\(dequantize=True\).*save_pretrained/,
+    { quantization_config: { quant_method: 'fp8', fmt: 'e5m2' } },
+    /quantised weights are not supported .*fmt "e5m2", expected "e4m3": .*FineGrainedFP8Config\(dequantize=True\).*save_pretrained/,
   ],
   [{ quantization_config: { quant_method: 'gptq' } }, /"gptq": use the .*bfloat16 checkpoint/],
   [{ quantization_config: { bits: 4 } }, /quantised by an unnamed quant_method: use the/],

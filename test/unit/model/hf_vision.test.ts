@@ -70,7 +70,7 @@ test.each([
     { rope_parameters: { mrope_section: [4, 2] } },
     /mrope_section .* three numbers that make up the 8/,
   ],
-  ['text_config', { quantization_config: { quant_method: 'fp8' } }, /quantised weights are not supported/],
+  ['text_config', { quantization_config: { quant_method: 'awq' } }, /quantised weights are not supported/],
 ])('%s with %j is refused', (part, change, message) => {
   expect(() => resolve((config) => Object.assign(config[part] ?? {}, change))).toThrow(message);
 });

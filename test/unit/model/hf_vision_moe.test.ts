@@ -90,7 +90,7 @@ test.each([
   [{ num_experts: 7 }, 'lm', /text_config: num_local_experts 6 and num_experts 7: expected the same/],
   [{ num_experts_per_tok: 7 }, 'lm', /num_experts_per_tok 7 exceeds the 6 experts/],
   [{ hidden_act: 'clamp' }, 'lm', /text_config: hidden_act "clamp" is not supported/],
-  [{ quantization_config: { quant_method: 'fp8' } }, 'lm', /quantised weights are not supported/],
+  [{ quantization_config: { quant_method: 'awq' } }, 'lm', /quantised weights are not supported/],
   [{}, 'value', /"qwen3_vl_moe" with a value head is not supported/],
 ] as const)('%j with a head of %s is refused', (text, head, message) => {
   expect(() => resolve(text, {}, head)).toThrow(message);

@@ -10,11 +10,11 @@ import { NO_KEYS } from '../../helpers/role_keys';
 
 // What is read when a model is loaded is counted in the dtype that its files have.
 const specOf = (directory: string): RoleSpec => {
-  const { config: model, dtypes } = readModelShape(directory, 'lm', 'model.path');
+  const { config: model, stored } = readModelShape(directory, 'lm', 'model.path');
   return {
     name: 'actor',
     model,
-    ...(dtypes === null ? {} : { fileDtypes: dtypes }),
+    ...(stored === null ? {} : { stored }),
     dtype: 'float32',
     masterDtype: 'float32',
     strategy: 'full_shard',
@@ -62,3 +62,27 @@ test('MXFP4 takes the bytes that it has in files', () => {
   expect((second?.offset ?? 0) - (first?.offset ?? 0)).toBe((64 * 64) / 2);
   expect((second?.scales?.offset ?? 0) - (first?.scales?.offset ?? 0)).toBe((64 * 64) / 32);
 });
+
+test.each(['blocks', 'experts', 'channels'])(
+  '%s: FP8 takes the bytes that it has in files, with its scales',
+  (name) => {
+    const directory = path.join(CONFORMANCE, '../fp8', name);
+    const [file] = memoryWork(specOf(directory)).load;
+    const inFiles = [...readTensors(directory).values()].filter(
+      (tensor) => !tensor.name.includes('layers.2.'),
+    );
+    expect(file?.size).toBe(inFiles.reduce((all, { bytes }) => all + bytes, 0));
+    const packed = file?.tensors.filter(({ dtype }) => dtype === 'F8_E4M3') ?? [];
+    expect(packed).toHaveLength(inFiles.filter(({ dtype }) => dtype === 'F8_E4M3').length);
+    // Scales of each are behind it, and the next tensor is behind them.
+    for (const { label, offset, scales } of packed) {
+      const stored = inFiles.filter((tensor) => tensor.name.startsWith(label));
+      const [own, other] = ['F8_E4M3', 'other'].map((dtype) =>
+        stored.find((tensor) => (tensor.dtype === 'F8_E4M3') === (dtype === 'F8_E4M3')),
+      );
+      expect((scales?.offset ?? 0) - offset).toBe(own?.bytes);
+      const end = (scales?.offset ?? 0) + (other?.bytes ?? 0);
+      expect(end === file?.size || file?.tensors.some((tensor) => tensor.offset === end)).toBe(true);
+    }
+  },
+);
