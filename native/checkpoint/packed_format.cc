@@ -27,26 +27,27 @@ bool unpack_e2m1(const uint8_t* codes, int64_t count, float scale, void* values)
   return true;
 }
 
-constexpr uint32_t kE4M3Magnitude = 0x7f;  // also the bits of NaN
-constexpr uint32_t kE4M3Normal = 0x08;     // the least one; what is below is multiples of 2^-9
-constexpr int kMantissaShift = 23 - 3;
-constexpr uint32_t kBias = uint32_t{127 - 7} << 23;
+constexpr uint8_t kE4M3Magnitude = 0x7f;  // also the bits of NaN
 
-// Without a branch or a subnormal number on the way: the loop over it becomes vector instructions.
-float e4m3(uint8_t code) {
-  const uint32_t magnitude = code & kE4M3Magnitude;
-  const uint32_t normal = (magnitude << kMantissaShift) + kBias;
-  const uint32_t small =
-      std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9F);
-  const uint32_t number = magnitude < kE4M3Normal ? small : normal;
-  const uint32_t nan = std::bit_cast<uint32_t>(std::numeric_limits<float>::quiet_NaN());
-  const uint32_t bits = magnitude == kE4M3Magnitude ? nan : number;
-  return std::bit_cast<float>(bits | (uint32_t{code} & 0x80) << 24);
+// By all eight bits: a sign, four of an exponent whose bias is 7, and three of a mantissa.
+constexpr std::array<float, 256> e4m3_numbers() {
+  std::array<float, 256> numbers{};
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    // Of the least exponent, which subnormal numbers share.
+    float number = static_cast<float>(exponent == 0 ? mantissa : mantissa + 8) / 512;
+    for (int i = 1; i < exponent; ++i) number *= 2;
+    if ((code & kE4M3Magnitude) == kE4M3Magnitude) number = std::numeric_limits<float>::quiet_NaN();
+    numbers[static_cast<size_t>(code)] = code < 128 ? number : -number;
+  }
+  return numbers;
 }
+
+constexpr std::array<float, 256> kE4M3 = e4m3_numbers();
 
 bool unpack_e4m3(const uint8_t* codes, int64_t count, float scale, void* values) {
   auto* to = static_cast<float*>(values);
-  for (int64_t at = 0; at < count; ++at) to[at] = e4m3(codes[at]) * scale;
+  for (int64_t at = 0; at < count; ++at) to[at] = kE4M3[codes[at]] * scale;
   return scale != 0 ||
          std::all_of(codes, codes + count, [](uint8_t code) { return (code & kE4M3Magnitude) == 0; });
 }

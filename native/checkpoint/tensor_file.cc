@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/simulated.h"
 #include "checkpoint/packed_reader.h"
 
@@ -81,34 +83,48 @@ void check_rows(const TensorSlice& slice, int64_t rows) {
           slice.param, ", which has ", rows);
 }
 
-// Piece by piece: what it takes beside the values is small.
-void check_finite(const at::Tensor& values, const TensorSlice& slice, const std::string& path) {
+// Of NaN and infinities, which have all bits of `exponent`.
+template <typename Bits>
+int64_t count_not_finite(const at::Tensor& values, Bits exponent) {
   constexpr int64_t kPiece = int64_t{1} << 18;
-  const at::Tensor flat = values.view({-1});
-  const auto each_piece = [&](const std::function<void(const at::Tensor&)>& body) {
-    for (int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
-      body(flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin)));
-      if (simulated(values)) return;  // pieces are alike
-    }
-  };
-  bool finite = true;
-  each_piece([&](const at::Tensor& piece) { finite = finite && at::isfinite(piece).all().item<bool>(); });
-  if (finite) return;
-  int64_t bad = 0;
-  each_piece(
-      [&](const at::Tensor& piece) { bad += at::isfinite(piece).logical_not().sum().item<int64_t>(); });
-  fail(ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, " in ", path, " holds NaN or infinity in ",
-       bad, " of its ", values.numel(), " values");
+  const auto* bits = static_cast<const Bits*>(values.const_data_ptr());
+  std::atomic<int64_t> all = 0;
+  parallel_items((values.numel() + kPiece - 1) / kPiece, [&](int64_t piece) {
+    const int64_t end = std::min(values.numel(), (piece + 1) * kPiece);
+    uint32_t own = 0;
+    for (int64_t i = piece * kPiece; i < end; ++i) own += (bits[i] & exponent) == exponent ? 1U : 0U;
+    all += own;
+  });
+  return all;
 }
 
-// What `file` has of `slice` behind its first `skipped` values; without a file (in a simulation) nothing.
+void check_finite(const at::Tensor& values, const TensorSlice& slice, const std::string& path) {
+  if (simulated(values)) return;
+  const at::ScalarType type = values.scalar_type();
+  const int64_t bad = type == at::kFloat      ? count_not_finite<uint32_t>(values, 0x7f800000)
+                      : type == at::kBFloat16 ? count_not_finite<uint16_t>(values, 0x7f80)
+                                              : count_not_finite<uint16_t>(values, 0x7c00);
+  require(bad == 0, ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, " in ", path,
+          " holds NaN or infinity in ", bad, " of its ", values.numel(), " values");
+}
+
+// How many rows of a parameter of this shape are read at a time: their memory is that of the piece before,
+// which a large tensor as a whole would have to find anew, and is what reading takes beside the parameters.
+int64_t rows_of_piece(at::ScalarType type, const std::vector<int64_t>& shape) {
+  constexpr int64_t kPieceBytes = int64_t{1} << 24;
+  const int64_t row = std::accumulate(shape.begin() + 1, shape.end(),
+                                      static_cast<int64_t>(c10::elementSize(type)), std::multiplies<>());
+  return std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(row, 1));
+}
+
+// What `file` has of `slice` from its row `first` on; without a file (in a simulation) nothing.
 at::Tensor read_values(const Descriptor* file, const std::string& path, const TensorSlice& slice,
-                       int64_t skipped, const std::vector<int64_t>& shape) {
+                       int64_t first, const std::vector<int64_t>& shape) {
   const at::Device device(file == nullptr ? at::kMeta : at::kCPU);
   const at::Tensor values = at::empty(shape, at::device(device).dtype(scalar_type(slice)));
   if (file != nullptr)
     read_all(file->get(), path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
-             slice.offset + skipped * static_cast<int64_t>(values.element_size()));
+             slice.offset + first * static_cast<int64_t>(values.nbytes()) / shape[0]);
   return values;
 }
 
@@ -145,22 +161,30 @@ void read_tensor_file(const TensorFile& file,
     check_rows(whole, shape[0]);
     const RowRange rows = rows_of(whole);
     if (rows.begin >= rows.end) continue;
-    TensorSlice slice = whole;
-    int64_t first = 0;       // row of the matrix in the file
-    if (!whole.transpose) {  // a transposed slice has its rows all over the file: it is read whole
-      first = rows.begin - whole.row;
-      slice.row = rows.begin;
-      slice.rows = rows.end - rows.begin;
+    const PackedFormat* format = packed_format(whole.dtype);
+    const auto read = [&](const TensorSlice& slice, int64_t first) {
+      shape[0] = slice.rows;
+      std::vector<int64_t> in_file = shape;
+      if (slice.transpose) std::reverse(in_file.begin(), in_file.end());
+      const at::Tensor values =
+          format ? read_packed_slice(descriptor.get(), file.path, *format, slice, first, in_file)
+                 : read_values(descriptor.get(), file.path, slice, first, in_file);
+      check_finite(values, slice, file.path);
+      store(slice, slice.transpose ? values.t() : values);
+    };
+    // A transposed slice has its rows all over the file: it is read whole.
+    if (whole.transpose) {
+      read(whole, 0);
+      continue;
     }
-    shape[0] = slice.rows;
-    const int64_t row_size = std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
-    if (slice.transpose) std::reverse(shape.begin(), shape.end());
-    const PackedFormat* format = packed_format(slice.dtype);
-    const at::Tensor values =
-        format ? read_packed_slice(descriptor.get(), file.path, *format, slice, first, shape)
-               : read_values(descriptor.get(), file.path, slice, first * row_size, shape);
-    check_finite(values, slice, file.path);
-    store(slice, slice.transpose ? values.t() : values);
+    const int64_t piece = rows_of_piece(format ? format->values : scalar_type(whole), shape);
+    for (int64_t row = rows.begin; row < rows.end; row += piece) {
+      TensorSlice slice = whole;
+      slice.row = row;
+      slice.rows = std::min(piece, rows.end - row);
+      read(slice, row - whole.row);
+      if (simulated) break;  // pieces are alike
+    }
   }
 }
 

@@ -17,9 +17,10 @@ namespace troupe {
 // tensor, and what is written goes nowhere; all buffers are made on the way.
 
 // Reads each slice of `file`, as far as rows_of(slice) wants it (rows of the parameter, within the slice),
-// and hands it to store(slice, values): [rows, ...] in the file's dtype, as the parameter has it, with
-// `slice` narrowed to those rows; shape_of(param) is the shape of the whole parameter. kIo for unreadable
-// files, kNonFinite naming a tensor that holds NaN or infinity.
+// and hands it to store(slice, values) some rows at a time: [rows, ...] in the file's dtype (packed_format.h
+// says what packed values become), as the parameter has it, with `slice` narrowed to those rows;
+// shape_of(param) is the shape of the whole parameter. kIo for unreadable files, kNonFinite naming a tensor
+// that holds NaN or infinity.
 void read_tensor_file(const TensorFile& file,
                       const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
                       const std::function<RowRange(const TensorSlice&)>& rows_of,
