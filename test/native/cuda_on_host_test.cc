@@ -48,6 +48,30 @@ TEST(a_missing_barrier_gives_other_numbers) {
   CHECK(wrong == 3);
 }
 
+// Which is written a second time while other warps still read what was there.
+void twice(bool barrier, std::vector<unsigned>& seen) {
+  __shared__ unsigned word;
+  for (unsigned round = 0; round < 2; ++round) {
+    __syncwarp();
+    if (barrier) __syncthreads();
+    if (threadIdx.x == 40) word = round;
+    __syncthreads();
+    seen[threadIdx.x] += (round + 1) * word;
+  }
+}
+
+TEST(a_warp_runs_ahead_of_others) {
+  int wrong = 0;
+  for (int run = 0; run < 3; ++run) {
+    std::vector<unsigned> with(kThreads), without(kThreads);
+    launch({dim3(1), dim3(kThreads)}, [&] { twice(true, with); });
+    CHECK(with == std::vector<unsigned>(kThreads, 2));
+    launch({dim3(1), dim3(kThreads)}, [&] { twice(false, without); });
+    wrong += without != with ? 1 : 0;
+  }
+  CHECK(wrong > 0);
+}
+
 TEST(lanes_exchange_words_of_any_width) {
   std::vector<double> sums(2 * kThreads);
   std::vector<int> before(2 * kThreads);

@@ -44,6 +44,19 @@ struct Warp {
   bool exchanges = false;
 };
 
+std::vector<unsigned> order_of(unsigned count, uint64_t launch) {
+  std::vector<unsigned> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  if (launch % 3 == 1) std::reverse(order.begin(), order.end());
+  if (launch % 3 == 2) std::shuffle(order.begin(), order.end(), std::mt19937_64(launch));
+  return order;
+}
+
+// A warp runs as far as it can before the next one does, so that it may be a barrier ahead of it or behind.
+struct Order {
+  std::vector<unsigned> warps, lanes;
+};
+
 // Number i of so many, x first.
 Extent place(unsigned i, const Extent& size) {
   if (i < size.x) return {i, 0, 0};
@@ -52,7 +65,7 @@ Extent place(unsigned i, const Extent& size) {
 
 class Block {
  public:
-  void run(const Grid& grid, Extent block, const std::vector<unsigned>& order, const std::string& kernel,
+  void run(const Grid& grid, Extent block, const Order& order, const std::string& kernel,
            const std::function<void()>& body) {
     const auto count = static_cast<unsigned>(grid.threads.count());
     body_ = &body;
@@ -68,12 +81,8 @@ class Block {
     waiting_ = 0;
     while (alive_ > 0) {
       bool went_on = false;
-      for (const unsigned i : order) {
-        if (states_[i] != State::kReady) continue;
-        went_on = true;
-        resume(i, grid);
-        if (failure_) fail();
-        if (states_[i] == State::kReturned) leave(i);
+      for (const unsigned warp : order.warps) {
+        while (run_lanes(warp, order.lanes, grid)) went_on = true;
       }
       if (!went_on) stuck(kernel);
     }
@@ -122,6 +131,21 @@ class Block {
   }
 
   static void enter();
+
+  // Those that do not wait, each until it does. False: there are none.
+  bool run_lanes(unsigned warp, const std::vector<unsigned>& lanes, const Grid& grid) {
+    const auto count = static_cast<unsigned>(grid.threads.count());
+    bool went_on = false;
+    for (const unsigned lane : lanes) {
+      const unsigned i = warp * kWarpSize + lane;
+      if (i >= count || states_[i] != State::kReady) continue;
+      went_on = true;
+      resume(i, grid);
+      if (failure_) fail();
+      if (states_[i] == State::kReturned) leave(i);
+    }
+    return went_on;
+  }
 
   [[gnu::noinline]] void resume(unsigned i, const Grid& grid) {
     running.thread = place(i, grid.threads);
@@ -214,22 +238,15 @@ void Block::enter() {
   }
 }
 
-std::vector<unsigned> order_of(unsigned count, uint64_t launch) {
-  std::vector<unsigned> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  if (launch % 3 == 1) std::reverse(order.begin(), order.end());
-  if (launch % 3 == 2) std::shuffle(order.begin(), order.end(), std::mt19937_64(launch));
-  return order;
-}
-
 }  // namespace
 
 void run_grid(const Grid& grid, const std::string& kernel, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> lock(device.mutex);
   const uint64_t launch = device.launches++;
-  const std::vector<unsigned> threads = order_of(static_cast<unsigned>(grid.threads.count()), launch);
+  const auto warps = static_cast<unsigned>((grid.threads.count() + kWarpSize - 1) / kWarpSize);
+  const Order order{order_of(warps, launch), order_of(kWarpSize, launch)};
   for (const unsigned i : order_of(static_cast<unsigned>(grid.blocks.count()), launch)) {
-    device.block.run(grid, place(i, grid.blocks), threads, kernel, body);
+    device.block.run(grid, place(i, grid.blocks), order, kernel, body);
   }
 }
 

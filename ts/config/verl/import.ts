@@ -64,8 +64,8 @@ export function importVerl(source: VerlSource): VerlImport {
 
 /** Keys that, said on a command line, say what kind of run it is, though verl's default has the same value. */
 const TELLING: Readonly<Record<string, string>> = {
-  'data.video_key': 'needs videos, which are not there: models are text only',
-  'data.audio_key': 'needs sound, which is not there: models are text only',
+  'data.video_key': 'needs videos, which are not there: models read text and images',
+  'data.audio_key': 'needs sound, which is not there: models read text and images',
 };
 
 /** It asks for nothing while it is not enabled. */
