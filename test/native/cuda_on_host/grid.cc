@@ -1,12 +1,11 @@
-// Coroutines by <ucontext.h> for their first entry, and by setjmp from then on: no system calls.
-#undef _FORTIFY_SOURCE  // its longjmp goes up the stack alone
+// Coroutines by <ucontext.h> for their first entry. From then on they change by the compiler's own setjmp,
+// which keeps the address and the stack and nothing else: no system call, no signal mask.
 #include "cuda_on_host/grid.h"
 
 #include <ucontext.h>
 
 #include <algorithm>
 #include <array>
-#include <csetjmp>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -28,9 +27,11 @@ constexpr size_t kStackBytes = size_t{128} << 10;
 
 enum class State { kReady, kAtBlock, kAtWarp, kReturned };
 
+using Jump = void* [5];
+
 struct Thread {
   ucontext_t entry;
-  jmp_buf at;
+  Jump at;
   bool entered = false;
   std::unique_ptr<char[]> stack;
   StackSwitch change;
@@ -151,17 +152,17 @@ class Block {
     running.thread = place(i, grid.threads);
     running_ = i;
     Thread& thread = *threads_[i];
-    if (_setjmp(scheduler_) != 0) return change_.back();
+    if (__builtin_setjmp(scheduler_) != 0) return change_.back();
     change_.leave_for(thread.stack.get(), kStackBytes);
-    if (thread.entered) _longjmp(thread.at, 1);
+    if (thread.entered) __builtin_longjmp(thread.at, 1);
     thread.entered = true;
     setcontext(&thread.entry);
   }
   [[gnu::noinline]] void suspend() {
     Thread& thread = *threads_[running_];
-    if (_setjmp(thread.at) == 0) {
+    if (__builtin_setjmp(thread.at) == 0) {
       thread.change.leave_for_former();
-      _longjmp(scheduler_, 1);
+      __builtin_longjmp(scheduler_, 1);
     }
     threads_[running_]->change.back();
   }
@@ -211,7 +212,7 @@ class Block {
   std::vector<Warp> warps_;
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr failure_;
-  jmp_buf scheduler_;
+  Jump scheduler_;
   StackSwitch change_;  // of the scheduler
   unsigned running_ = 0, alive_ = 0, waiting_ = 0;
 };
