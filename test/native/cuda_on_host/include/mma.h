@@ -18,10 +18,11 @@ struct matrix_b {};
 struct accumulator {};
 enum layout_t { mem_row_major, mem_col_major };
 
-inline constexpr int kSide = 16,
-                     kPerLane = kSide * kSide / static_cast<int>(troupe::test::cuda_on_host::kWarpSize);
+inline constexpr int kSide = 16, kLanes = static_cast<int>(troupe::test::cuda_on_host::kWarpSize);
+inline constexpr int kPerLane = kSide * kSide / kLanes;
 
-// Number i of a lane is number lane * kPerLane + i of the matrix, by rows.
+// Number i of a lane is number i * kLanes + lane of the matrix, by rows: not those that lie side by side,
+// which a lane may as well store and read alone.
 template <typename Use, int kM, int kN, int kK, typename T, typename Layout = void>
 struct fragment {
   static_assert(kM == kSide && kN == kSide && kK == kSide);
@@ -37,7 +38,7 @@ void check_matrix(const T* from, unsigned line) {
 
 template <typename T>
 int place(int i, unsigned line, bool by_rows) {
-  const int at = static_cast<int>(troupe::test::cuda_on_host::lane()) * kPerLane + i;
+  const int at = i * kLanes + static_cast<int>(troupe::test::cuda_on_host::lane());
   const int row = at / kSide, col = at % kSide, ld = static_cast<int>(line);
   return by_rows ? row * ld + col : col * ld + row;
 }
@@ -47,19 +48,21 @@ void fill_fragment(fragment<Use, kSide, kSide, kSide, T, Layout>& f, T value) {
   for (T& number : f.held) number = value;
 }
 
+// Lanes wait for each other ahead of a load or a store. What others have stored is there only after a
+// barrier.
 template <typename Use, typename T, typename Layout>
 void load_matrix_sync(fragment<Use, kSide, kSide, kSide, T, Layout>& f, const T* from, unsigned line) {
   check_matrix(from, line);
-  for (int i = 0; i < kPerLane; ++i) f.held[i] = from[place<T>(i, line, std::is_same_v<Layout, row_major>)];
   troupe::test::cuda_on_host::wait_for_warp();
+  for (int i = 0; i < kPerLane; ++i) f.held[i] = from[place<T>(i, line, std::is_same_v<Layout, row_major>)];
 }
 
 template <typename T>
 void store_matrix_sync(T* to, const fragment<accumulator, kSide, kSide, kSide, T>& f, unsigned line,
                        layout_t layout) {
   check_matrix(to, line);
-  for (int i = 0; i < kPerLane; ++i) to[place<T>(i, line, layout == mem_row_major)] = f.held[i];
   troupe::test::cuda_on_host::wait_for_warp();
+  for (int i = 0; i < kPerLane; ++i) to[place<T>(i, line, layout == mem_row_major)] = f.held[i];
 }
 
 // Products of bfloat16 are exact in float32; their sum runs along the depth.
@@ -75,11 +78,11 @@ void mma_sync(fragment<accumulator, kSide, kSide, kSide, float>& d,
   const uint64_t* const all = troupe::test::cuda_on_host::exchange(reinterpret_cast<uintptr_t>(&own));
   const auto number = [&](const __nv_bfloat16* Operands::*operand, int row, int col) {
     const int at = row * kSide + col;
-    return __bfloat162float((reinterpret_cast<const Operands*>(all[at / kPerLane])->*operand)[at % kPerLane]);
+    return __bfloat162float((reinterpret_cast<const Operands*>(all[at % kLanes])->*operand)[at / kLanes]);
   };
   float sums[kPerLane];
   for (int i = 0; i < kPerLane; ++i) {
-    const int at = static_cast<int>(troupe::test::cuda_on_host::lane()) * kPerLane + i;
+    const int at = i * kLanes + static_cast<int>(troupe::test::cuda_on_host::lane());
     sums[i] = c.held[i];
     for (int k = 0; k < kSide; ++k)
       sums[i] += number(&Operands::a, at / kSide, k) * number(&Operands::b, k, at % kSide);
