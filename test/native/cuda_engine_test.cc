@@ -84,7 +84,8 @@ void compare(const std::string& what, const Trained& gpu, const Trained& cpu, co
   near("entropy", farthest(gpu.entropy, cpu.entropy), limits.entropy);
   near("grad_norm", std::abs(gpu.grad_norm / cpu.grad_norm - 1), limits.grad_norm);
   near("log-probs after the update", farthest(gpu.after, cpu.after), limits.after);
-  CHECK(farthest(cpu.after, cpu.before) > 2 * limits.after || limits.after > 1e-3);
+  // An update that did nothing would be seen where the numbers are that exact.
+  if (limits.after < 1e-3) CHECK(farthest(cpu.after, cpu.before) > 10 * limits.after);
 }
 
 }  // namespace
