@@ -17,12 +17,10 @@ struct PackedFormat {
 };
 
 // By the name that a slice has as its dtype; nullptr: values that are not packed.
-//  MXFP4     E2M1, the first of a byte in its lower four bits (OCP Microscaling Formats v1.0). bfloat16, in
-//  which
-//            all products with a power of two are exact: as convert_moe_packed_tensors of transformers.
-//  F8_E4M3   a byte each, without infinities (OCP 8-bit Floating Point v1.0, OFP8). float32: as Fp8Dequantize
-//  of
-//            transformers.
+// - MXFP4: E2M1, the first of a byte in its lower four bits (OCP Microscaling Formats v1.0). bfloat16, in
+//   which all products with a power of two are exact: as convert_moe_packed_tensors of transformers.
+// - F8_E4M3: a byte each, without infinities (OCP 8-bit Floating Point v1.0, OFP8). float32: as Fp8Dequantize
+//   of transformers.
 const PackedFormat* packed_format(const std::string& dtype);
 
 }  // namespace troupe
