@@ -45,6 +45,7 @@ RolloutOptions read_rollout_options(const Field& dto) {
   options.prefix_caching = dto["prefixCaching"].boolean();
   options.tensor_parallel = dto["tensorParallel"].count();
   options.quantization = read_quantization(dto["quantization"]);
+  options.latent_cache = dto["latentCache"].boolean();
   options.routed_experts = dto["routedExperts"].boolean();
   options.drafts = read_draft_options(dto["drafts"]);
   return options;

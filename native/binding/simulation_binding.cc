@@ -99,6 +99,7 @@ RolloutOptions read_limits(const Field& dto) {
   limits.kv_cache_bytes = dto["kvCacheBytes"].count();
   limits.tensor_parallel = dto["tensorParallel"].count();
   limits.quantization = read_quantization(dto["quantization"]);
+  limits.latent_cache = dto["latentCache"].boolean();
   limits.routed_experts = dto["routedExperts"].boolean();
   if (dto["predicts"].boolean()) limits.drafts = {.num_tokens = 1, .predicts = true};
   return limits;

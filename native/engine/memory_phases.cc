@@ -100,10 +100,10 @@ ModelConfig largest_stage(const EngineOptions& options, const RolloutOptions& li
   const DecoderPart part =
       limits.tensor_parallel > 1 ? DecoderPart{.tp = limits.tensor_parallel} : decoder_part(options, dims, 0);
   validate(options.model, part);
-  ModelConfig model = own_heads(options.model, part);
+  const ModelConfig model = own_heads(options.model, part);
   const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
   const MixerLayers most = most_layers(model, parts, options.pipeline.stages, limits.predicts());
-  return with_layers(std::move(model), most);
+  return with_layers(rollout_config(limits, model), most);
 }
 
 // A budget that does not hold one page counts as one that does.

@@ -74,7 +74,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
     } else {
       sharding_.acquire_all("generate", options_.model.num_layers + (predicts ? 1 : 0));
     }
-    decoder().begin_decoding(rollout_->options().quantization, predicts);
+    decoder().begin_decoding(rollout_->options().form());
   } catch (...) {
     if (copy_) copy_->release();
     throw;

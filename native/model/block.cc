@@ -30,6 +30,9 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
   rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
              config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
+  // The key turns as one more query does; behind it there is no value.
+  if (config.latent)
+    latent_rotary_ = {config.num_heads + 1, 0, config.latent->row_dim(), config.latent->rotary_dim};
   gated_heads_ = config.attention_gate && !config.is_delta_layer(layer);
   const std::string prefix = config.prefix + "layers." + std::to_string(layer) + ".";
   attention_.causal = config.causal;
@@ -99,8 +102,9 @@ Block::OutputWeights Block::pack_output(bool last) const {
   return weights;
 }
 
-Block::PackedWeights Block::pack(ops::Quantization quantization) const {
-  PackedWeights weights{qkv_->pack_forward(quantization), {attn_out_.pack_forward(quantization), {}, {}, {}}};
+Block::PackedWeights Block::pack(ops::Quantization quantization, bool latents) const {
+  PackedWeights weights{qkv_->pack_forward(quantization, latents),
+                        {attn_out_.pack_forward(quantization), {}, {}, {}}};
   if (moe_) {
     weights.output.experts = moe_->pack();
   } else {

@@ -52,6 +52,9 @@ struct RowContext {
   ExpertRows experts = {};
   // What is asked of the routers: `layer` is each block's own.
   RouterWork routers = {};
+  // Of a rollout that keeps latents: what the block's queries and values go through; null: its attention is
+  // over heads.
+  const LatentHeads* latents = nullptr;
   const char* phase = "forward";
 };
 
@@ -101,8 +104,10 @@ class Block {
   };
   // last: also those of the block's last product, which recompute() leaves out.
   OutputWeights pack_output(bool last = true) const;
-  // For a generation, experts included.
-  PackedWeights pack(ops::Quantization quantization) const;
+  // For a generation, experts included; latents: for one that keeps them.
+  PackedWeights pack(ops::Quantization quantization, bool latents) const;
+  // Of latent attention.
+  LatentHeads latent_heads() const { return qkv_->latent_heads(); }
   // Whether the products of every row are then of packed operands, so that its bits depend on no other row.
   bool packs() const;
 
@@ -141,8 +146,8 @@ class Block {
   // Of this rank's heads; undefined: none.
   const at::Tensor& attention_sinks() const { return attention_.sinks; }
   // Of what attention gives [n, Q*D], what the output projection takes [n, Q*V]: all of it but the zeros
-  // behind values that are narrower than keys.
-  at::Tensor values_of(const at::Tensor& attn) const;
+  // behind values that are narrower than keys; or of what attention over latents gives.
+  at::Tensor values_of(const at::Tensor& attn, const LatentHeads* latents = nullptr) const;
 
  private:
   int64_t query_columns() const { return attention_.num_heads * attention_.head_dim; }
@@ -180,8 +185,8 @@ class Block {
   }
   // Rows [begin, end) of qkv from those of the norm's output: their product, and what norms over all heads
   // are to know of it, in squares [2, T].
-  void project_tile(const at::Tensor& normed, int64_t begin, int64_t end, const at::Tensor& qkv,
-                    const at::Tensor& squares, BlockSaved* saved,
+  void project_tile(const RowContext& rows, const at::Tensor& normed, int64_t begin, int64_t end,
+                    const at::Tensor& qkv, const at::Tensor& squares, BlockSaved* saved,
                     const QkvProjection::Packed& qkv_weight) const;
   // And these rows through the norms of q and k and rotary.
   void turn_tile(const RowContext& rows, int64_t begin, int64_t end, const at::Tensor& qkv,
@@ -212,7 +217,7 @@ class Block {
   int64_t layer_;
   std::string name_, mlp_name_;  // for collectives
   ops::AttentionSpec attention_;
-  ops::RotarySpec rotary_;
+  ops::RotarySpec rotary_, latent_rotary_;  // the second: over latents
   bool second_rope_;
   double residual_scale_;
   Activation activation_;

@@ -17,7 +17,8 @@ at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qk
   return rows.context != nullptr ? rows.context->gather(own, rows.places, {rows.phase, name_}) : own;
 }
 
-at::Tensor Block::values_of(const at::Tensor& attn) const {
+at::Tensor Block::values_of(const at::Tensor& attn, const LatentHeads* latents) const {
+  if (latents != nullptr) return latents->values(attn);
   if (delta_ || value_dim_ == attention_.head_dim) return attn;
   const at::Tensor heads = attn.view({attn.size(0), attention_.num_heads, attention_.head_dim});
   // Of values that are one number wide, or of one head, reshape() makes a view whose numbers do not lie side

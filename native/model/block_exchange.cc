@@ -36,7 +36,7 @@ void Block::exchange_attention_inputs(const at::Tensor& x, const RowContext& row
   for_each_row_tile(
       normed.size(0), rows.row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
-        project_tile(rows_of(normed, begin, end), begin, end, qkv, squares, saved, qkv_weight);
+        project_tile(rows, rows_of(normed, begin, end), begin, end, qkv, squares, saved, qkv_weight);
         if (!whole_qk_norm_) turn_tile(rows, begin, end, qkv, squares, saved);
       },
       all_packed(qkv_weight));

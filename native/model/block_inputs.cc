@@ -39,10 +39,11 @@ at::Tensor Block::qk_sums(const at::Tensor& qkv) const {
   return whole_qk_norm_ ? at::empty({2, qkv.size(0)}, qkv.options().dtype(at::kFloat)) : at::Tensor();
 }
 
-void Block::project_tile(const at::Tensor& normed, int64_t begin, int64_t end, const at::Tensor& qkv,
-                         const at::Tensor& squares, BlockSaved* saved,
+void Block::project_tile(const RowContext& rows, const at::Tensor& normed, int64_t begin, int64_t end,
+                         const at::Tensor& qkv, const at::Tensor& squares, BlockSaved* saved,
                          const QkvProjection::Packed& qkv_weight) const {
   const at::Tensor out = rows_of(qkv, begin, end);
+  if (rows.latents != nullptr) return qkv_->forward_latents(normed, out, qkv_weight, *rows.latents);
   qkv_->forward(normed, out, qkv_weight,
                 saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());
   if (saved != nullptr && saved->qkv_pre.defined()) rows_of(saved->qkv_pre, begin, end).copy_(out);
@@ -54,9 +55,10 @@ void Block::turn_tile(const RowContext& rows, int64_t begin, int64_t end, const 
   if (delta_) return;
   const at::Tensor out = rows_of(qkv, begin, end);
   if (whole_qk_norm_) whole_qk_norm_->forward(out, columns_of(squares, begin, end));
-  ops::qk_norm_rotary_forward(rotary_, heads_of(out), rows_of(rows.positions, begin, end), turns(rows).cos,
-                              turns(rows).sin, q_norm_, k_norm_,
-                              saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
+  const bool latents = rows.latents != nullptr;
+  ops::qk_norm_rotary_forward(latents ? latent_rotary_ : rotary_, latents ? out : heads_of(out),
+                              rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
+                              k_norm_, saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
 }
 
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
@@ -72,7 +74,7 @@ void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const 
             attn_norm_.defined() ? at::empty({end - begin, x.size(1)}, x.options()) : at::Tensor();
         const at::Tensor normed =
             normed_rows(attn_norm_, rows_of(x, begin, end), room, stats.rows(begin, end - begin));
-        project_tile(normed, begin, end, qkv, squares, saved, qkv_weight);
+        project_tile(rows, normed, begin, end, qkv, squares, saved, qkv_weight);
         turn_tile(rows, begin, end, qkv, squares, saved);
       },
       all_packed(qkv_weight));

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "batch/images.h"
-#include "kernels/quantized_matrix.h"
+#include "model/decoding_form.h"
 #include "model/model_config.h"
 #include "model/vision_tower.h"
 
@@ -53,11 +53,9 @@ class Decoder {
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
   // Before the first and after the last step of a generation, during which no weight changes: room for a form
-  // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the
-  // layers' weights, and of the head where ops::multiplies_codes; kInvalidArgument for mixtures of experts.
-  // predicts: the layer for further tokens takes part.
-  virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone,
-                              bool predicts = false) {}
+  // of the weights that serves all steps. decode_row_tile() may differ in between. kInvalidArgument for
+  // quantised mixtures of experts.
+  virtual void begin_decoding(const DecodingForm& form = {}) {}
   virtual void end_decoding() {}
   // Before a step whose rows turn by positions below `positions`. rows [3, n] int32 on the CPU: the times,
   // rows and columns that they turn by (batch/images.h), in place of the positions that attention_inputs() is
@@ -69,7 +67,8 @@ class Decoder {
   }
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the
-  // model has them (ModelConfig::mixer_inputs); in a layer of the gated delta rule what that takes.
+  // model has them (ModelConfig::mixer_inputs); over latents [n, (Q+1)*D], q and k; in a layer of the gated
+  // delta rule what that takes.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                 const at::Tensor& qkv) = 0;
   // What the attention of a layer takes beside them: the sinks of its heads [Q], undefined where it has none.

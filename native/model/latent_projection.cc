@@ -13,6 +13,11 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t count) {
   return t.narrow(0, begin, count);
 }
 
+// What is kept of a tile, or a buffer for as long as it takes.
+at::Tensor room_for(const at::Tensor& kept, const at::Tensor& x, int64_t cols) {
+  return kept.defined() ? kept : at::empty({x.size(0), cols}, x.options());
+}
+
 // [n, Q * X] as [n, Q, X]
 at::Tensor by_head(const at::Tensor& rows, int64_t heads) {
   return rows.view({rows.size(0), heads, rows.size(1) / heads});
@@ -71,12 +76,35 @@ QkvSaved LatentProjection::make_saved(int64_t rows, const at::TensorOptions& opt
   return saved;
 }
 
+const Linear::Packed& LatentProjection::packed_of(const Packed& packed, Matrix matrix) const {
+  static const Linear::Packed none;
+  return packed.empty() ? none : packed[(has_query_latent() ? 1 : 0) + static_cast<size_t>(matrix)];
+}
+
+at::Tensor LatentProjection::queries(const at::Tensor& x, const Packed& packed, const QkvSaved& saved) const {
+  at::Tensor source = x;
+  if (has_query_latent()) {
+    const at::Tensor latent = room_for(saved.q_latent, x, q_a_.out_features());
+    q_a_.forward(x, latent, packed.empty() ? Linear::Packed() : packed[0]);
+    source = at::empty_like(latent);
+    norm_forward(q_norm_, latent, source, saved.q_norm);
+  }
+  const at::Tensor all = room_for({}, x, q_.out_features());
+  q_.forward(source, all, packed_of(packed, kQuery));
+  return by_head(all, heads_);
+}
+
+LatentProjection::Latents LatentProjection::latents(const at::Tensor& x, const Packed& packed,
+                                                    const QkvSaved& saved) const {
+  const Latents made{room_for(saved.kv_latent, x, kv_a_.out_features()), room_for({}, x, latent_.key_rank)};
+  kv_a_.forward(x, made.both, packed_of(packed, kLatent));
+  norm_forward(kv_norm_, made.both.narrow(1, 0, latent_.key_rank), made.normed, saved.kv_norm);
+  return made;
+}
+
 void LatentProjection::forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
                                const QkvSaved& saved) const {
   const int64_t still = latent_.still_dim, turning = latent_.rotary_dim, rank = latent_.key_rank;
-  const auto room = [&](const at::Tensor& kept, int64_t cols) {
-    return kept.defined() ? kept : at::empty({x.size(0), cols}, x.options());
-  };
   const auto write = [&](const at::Tensor& head, int64_t begin, const at::Tensor& source) {
     head.narrow(2, begin, source.size(2)).copy_(source);
   };
@@ -84,38 +112,38 @@ void LatentProjection::forward(const at::Tensor& x, const at::Tensor& qkv, const
     if (begin < head_dim_) head.narrow(2, begin, head_dim_ - begin).zero_();
   };
 
-  size_t matrix = 0;  // as in matrices()
-  const auto next_weight = [&]() -> const Linear::Packed& {
-    static const Linear::Packed none;
-    return packed.empty() ? none : packed[matrix++];
-  };
-
-  at::Tensor source = x;
-  if (has_query_latent()) {
-    const at::Tensor latent = room(saved.q_latent, q_a_.out_features());
-    q_a_.forward(x, latent, next_weight());
-    source = at::empty_like(latent);
-    norm_forward(q_norm_, latent, source, saved.q_norm);
-  }
-  const at::Tensor queries = room({}, q_.out_features());
-  q_.forward(source, queries, next_weight());
-  const at::Tensor q = by_head(queries, heads_), to_q = part_of(qkv, 0, heads_);
+  const at::Tensor q = queries(x, packed, saved), to_q = part_of(qkv, 0, heads_);
   halves(to_q.narrow(2, 0, turning)).copy_(pairs(q.narrow(2, still, turning)));
   write(to_q, turning, q.narrow(2, 0, still));
   zero_behind(to_q, turning + still);
 
-  const at::Tensor latent = room(saved.kv_latent, kv_a_.out_features());
-  kv_a_.forward(x, latent, next_weight());
-  const at::Tensor normed = room({}, rank), expanded = room({}, kv_b_.out_features());
-  norm_forward(kv_norm_, latent.narrow(1, 0, rank), normed, saved.kv_norm);
-  kv_b_.forward(normed, expanded, next_weight());
+  const Latents latent = latents(x, packed, saved);
+  const at::Tensor expanded = room_for({}, x, kv_b_.out_features());
+  kv_b_.forward(latent.normed, expanded, packed_of(packed, kExpand));
   const at::Tensor kv = by_head(expanded, heads_), to_k = part_of(qkv, 1, heads_),
                    to_v = part_of(qkv, 2, heads_);
-  halves(to_k.narrow(2, 0, turning)).copy_(pairs(latent.narrow(1, rank, turning)).unsqueeze(1));
+  halves(to_k.narrow(2, 0, turning)).copy_(pairs(latent.both.narrow(1, rank, turning)).unsqueeze(1));
   write(to_k, turning, kv.narrow(2, 0, still));
   zero_behind(to_k, turning + still);
   write(to_v, 0, kv.narrow(2, still, latent_.value_dim));
   zero_behind(to_v, latent_.value_dim);
+}
+
+LatentHeads LatentProjection::latent_heads() const {
+  return LatentHeads(kv_b_, latent_, heads_);
+}
+
+void LatentProjection::forward_latents(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
+                                       const LatentHeads& heads) const {
+  const int64_t still = latent_.still_dim, turning = latent_.rotary_dim, rank = latent_.key_rank;
+  const at::Tensor rows = by_head(qkv, heads_ + 1);  // of the queries, then of the key
+  const at::Tensor q = queries(x, packed, {}), to_q = rows.narrow(1, 0, heads_);
+  halves(to_q.narrow(2, 0, turning)).copy_(pairs(q.narrow(2, still, turning)));
+  heads.absorb(q.narrow(2, 0, still), to_q.narrow(2, turning, rank));
+  const Latents latent = latents(x, packed, {});
+  const at::Tensor key = rows.select(1, heads_);
+  halves(key.narrow(1, 0, turning)).copy_(pairs(latent.both.narrow(1, rank, turning)));
+  key.narrow(1, turning, rank).copy_(latent.normed);
 }
 
 class LatentProjection::Pass final : public QkvProjection::Backward {

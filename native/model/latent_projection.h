@@ -1,4 +1,4 @@
-// Multi-head latent attention, expanded to heads.
+// Multi-head latent attention, expanded to heads, or over its latents.
 #pragma once
 
 #include "model/qkv_projection.h"
@@ -17,6 +17,10 @@ namespace troupe {
 // order of a product's summands is free and rotary turns the first of a head, and values with zeros behind
 // them. Of the part that turns, pairs that lie side by side in the checkpoint (interleaved) are laid apart.
 //
+// Or, for a rollout that keeps latents (over_latents() in model/model_config.h): [turning, W_k^T still] as
+// queries of R + key_rank numbers, and one key (r, norm(c)) for all of them, in which the values are
+// (model/latent_heads.h).
+//
 // Ranks that share the heads have all of W_qa, W_kva and the norms, and find the part of their gradients that
 // comes from their own heads.
 class LatentProjection final : public QkvProjection {
@@ -28,6 +32,9 @@ class LatentProjection final : public QkvProjection {
   QkvSaved make_saved(int64_t rows, const at::TensorOptions& options) const override;
   void forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
                const QkvSaved& saved) const override;
+  LatentHeads latent_heads() const override;
+  void forward_latents(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
+                       const LatentHeads& heads) const override;
   std::unique_ptr<Backward> backward(const QkvSaved& saved, int64_t rows, int64_t row_tile) const override;
 
  protected:
@@ -39,6 +46,16 @@ class LatentProjection final : public QkvProjection {
   // [..., R] as [..., 2, R/2]: what turns together, in the checkpoint's order.
   at::Tensor pairs(const at::Tensor& turning) const;
   bool has_query_latent() const { return q_a_.weight.defined(); }
+  // Where its packed form is among all, those of matrices(): of q_, and then of kv_a_ and kv_b_.
+  enum Matrix { kQuery, kLatent, kExpand };
+  const Linear::Packed& packed_of(const Packed& packed, Matrix matrix) const;
+  // Queries [n, Q, S + R] of x [n, H].
+  at::Tensor queries(const at::Tensor& x, const Packed& packed, const QkvSaved& saved) const;
+  // (c, r) [n, key_rank + R] of x, and c behind its norm.
+  struct Latents {
+    at::Tensor both, normed;
+  };
+  Latents latents(const at::Tensor& x, const Packed& packed, const QkvSaved& saved) const;
 
   LatentConfig latent_;
   int64_t heads_, head_dim_;

@@ -110,6 +110,14 @@ void validate_vision(const ModelConfig& c) {
 
 }  // namespace
 
+ModelConfig over_latents(ModelConfig config) {
+  LatentConfig& latent = *config.latent;
+  latent.absorbed = true;
+  config.num_kv_heads = 1;
+  config.head_dim = latent.row_dim();
+  return config;
+}
+
 ModelConfig vision_layers(const VisionConfig& vision) {
   ModelConfig layers;
   layers.family = "vision";

@@ -40,6 +40,9 @@ struct LatentConfig {
   int64_t value_dim = 0;
   bool interleaved = true;  // of the part that turns, numbers 2i and 2i + 1 turn together; else i and R/2 + i
   double norm_eps = 1e-6;   // of the latents' norms
+  bool absorbed = false;    // attention is over the latents: see over_latents()
+
+  int64_t row_dim() const { return rotary_dim + key_rank; }  // of what a token is to attention over latents
 };
 
 // Gated DeltaNet (arXiv:2412.06464) in the place of attention: model/gated_delta_net.h.
@@ -190,7 +193,9 @@ struct ModelConfig {
   }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
-  int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  // Whether a key holds the value, too: attention over latents.
+  bool keys_hold_values() const { return latent && latent->absorbed; }
+  int64_t qkv_size() const { return q_size() + (keys_hold_values() ? 1 : 2) * kv_size(); }
   // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention,
   // or what the gated delta rule takes. And what it gives to its output projection.
   int64_t mixer_inputs(int64_t layer) const {
@@ -222,6 +227,11 @@ struct ModelConfig {
 
 // Throws kInvalidModel naming the field that makes no sense.
 void validate(const ModelConfig& config);
+
+// A model with latent attention as a rollout sees it that keeps latents (model/latent_heads.h): all queries
+// have one key head in common, of row_dim() numbers, in which their values are. Scales stay those of the
+// heads.
+ModelConfig over_latents(ModelConfig config);
 
 // The layers of a tower as those of a decoder without causal order.
 ModelConfig vision_layers(const VisionConfig& vision);

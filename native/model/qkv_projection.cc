@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "model/latent_projection.h"
 #include "model/regrouped_projection.h"
 
@@ -55,10 +56,21 @@ QkvSaved QkvSaved::rows(int64_t begin, int64_t count) const {
   return {part(q_latent), part(kv_latent), q_norm.rows(begin, count), kv_norm.rows(begin, count)};
 }
 
-QkvProjection::Packed QkvProjection::pack_forward(ops::Quantization quantization) const {
+QkvProjection::Packed QkvProjection::pack_forward(ops::Quantization quantization, bool latents) const {
+  std::vector<const Linear*> taken = matrices();
+  if (latents) taken.pop_back();
   Packed packed;
-  for (const Linear* matrix : matrices()) packed.push_back(matrix->pack_forward(quantization));
+  for (const Linear* matrix : taken) packed.push_back(matrix->pack_forward(quantization));
   return packed;
+}
+
+LatentHeads QkvProjection::latent_heads() const {
+  fail(ErrorCode::kInternal, "[model] this layer's attention has no latents");
+}
+
+void QkvProjection::forward_latents(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
+                                    const LatentHeads& heads) const {
+  fail(ErrorCode::kInternal, "[model] this layer's attention has no latents");
 }
 
 bool QkvProjection::packs() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/latent_heads.h"
 #include "model/layers.h"
 
 namespace troupe {
@@ -29,7 +30,8 @@ class QkvProjection {
 
   virtual ~QkvProjection() = default;
 
-  Packed pack_forward(ops::Quantization quantization = ops::Quantization::kNone) const;
+  // latents: for forward_latents(), which takes no matrix that makes heads out of latents.
+  Packed pack_forward(ops::Quantization quantization = ops::Quantization::kNone, bool latents = false) const;
   bool packs() const;
   virtual void enable_adapters(bool enabled) = 0;
 
@@ -38,6 +40,12 @@ class QkvProjection {
   // saved: of these rows.
   virtual void forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
                        const QkvSaved& saved) const = 0;
+
+  // Of latent attention alone, for a rollout that keeps latents: qkv [n, (Q+1)*D] of over_latents() in the
+  // place of what forward() gives.
+  virtual LatentHeads latent_heads() const;
+  virtual void forward_latents(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
+                               const LatentHeads& heads) const;
 
   // A backward pass over all rows.
   class Backward {
@@ -52,6 +60,7 @@ class QkvProjection {
   virtual std::unique_ptr<Backward> backward(const QkvSaved& saved, int64_t rows, int64_t row_tile) const = 0;
 
  protected:
+  // Of latent attention the last one makes heads out of latents.
   virtual std::vector<const Linear*> matrices() const = 0;
 };
 

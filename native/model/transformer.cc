@@ -104,7 +104,12 @@ int64_t Transformer::decode_tile(int64_t rows, bool spreads) const {
   return enough || (spreads && rows <= kRowTile) ? kRowTile : kDecodeRowTile;
 }
 
-void Transformer::begin_decoding(ops::Quantization quantization, bool predicts) {
+const LatentHeads* Transformer::latents_at(const Place& place) const {
+  return decode_latents_.empty() ? nullptr : &decode_latents_[place.stage][place.block];
+}
+
+void Transformer::begin_decoding(const DecodingForm& form) {
+  const ops::Quantization quantization = form.quantization;
   const bool quantized = quantization != ops::Quantization::kNone;
   require(!quantized || !config_.moe, ErrorCode::kInvalidArgument,
           "[rollout] quantized weights of mixtures of experts are not there: expected quantization off for "
@@ -119,14 +124,21 @@ void Transformer::begin_decoding(ops::Quantization quantization, bool predicts) 
   // In locals first: if memory does not suffice for all of it, nothing is left behind.
   std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
   for (size_t stage = 0; stage < weights.size(); ++stage) {
-    for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack(quantization));
+    for (const Block& block : stages_[stage].blocks())
+      weights[stage].push_back(block.pack(quantization, form.latents));
+  }
+  std::vector<std::vector<LatentHeads>> latents(form.latents ? stages_.size() : 0);
+  for (size_t stage = 0; stage < latents.size(); ++stage) {
+    for (const Block& block : stages_[stage].blocks()) latents[stage].push_back(block.latent_heads());
   }
   Linear::Packed prediction_inputs;
-  const PredictionLayer* const prediction = predicts && has_head() ? stages_.back().prediction() : nullptr;
+  const PredictionLayer* const prediction =
+      form.predicts && has_head() ? stages_.back().prediction() : nullptr;
   if (prediction != nullptr && !weights.empty()) {
-    weights.back().push_back(prediction->block().pack(quantization));
+    weights.back().push_back(prediction->block().pack(quantization, form.latents));
     prediction_inputs = prediction->pack_inputs(quantization);
   }
+  if (prediction != nullptr && form.latents) latents.back().push_back(prediction->block().latent_heads());
   ops::PackedMatrix packed_head;
   at::Tensor float_head;
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
@@ -143,6 +155,7 @@ void Transformer::begin_decoding(ops::Quantization quantization, bool predicts) 
     }
   }
   decode_weights_ = std::move(weights);
+  decode_latents_ = std::move(latents);
   decode_prediction_ = std::move(prediction_inputs);
   decode_head_ = std::move(packed_head);
   decode_float_head_ = std::move(float_head);
@@ -176,6 +189,7 @@ bool Transformer::everywhere(bool here) const {
 
 void Transformer::end_decoding() {
   decode_weights_.clear();
+  decode_latents_.clear();
   decode_packs_ = false;
   decode_prediction_ = {};
   decode_head_ = {};
@@ -229,10 +243,11 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
   const Place at = find(layer);
   Stage& stage = stages_[at.stage];
   const Block::PackedWeights* const packed = packed_at(at);
-  block_at(at).attention_inputs(x,
-                                step_rows_.defined() ? decoding_rows(x.size(0), step_rows_, step_turns_)
-                                                     : decoding_rows(x.size(0), positions, stage.rotary(0)),
-                                qkv, nullptr, packed != nullptr ? packed->qkv : QkvProjection::Packed{});
+  RowContext rows = step_rows_.defined() ? decoding_rows(x.size(0), step_rows_, step_turns_)
+                                         : decoding_rows(x.size(0), positions, stage.rotary(0));
+  rows.latents = latents_at(at);
+  block_at(at).attention_inputs(x, rows, qkv, nullptr,
+                                packed != nullptr ? packed->qkv : QkvProjection::Packed{});
 }
 
 at::Tensor Transformer::attention_sinks(int64_t layer) const {
@@ -252,8 +267,8 @@ void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Ten
   const Place at = find(layer);
   const Block& block = block_at(at);
   const Block::PackedWeights* const packed = packed_at(at);
-  block.output_and_mlp(x, block.values_of(attn), decoding_rows(x.size(0), {}, {}), out, nullptr,
-                       packed != nullptr ? packed->output : Block::OutputWeights{});
+  block.output_and_mlp(x, block.values_of(attn, latents_at(at)), decoding_rows(x.size(0), {}, {}), out,
+                       nullptr, packed != nullptr ? packed->output : Block::OutputWeights{});
 }
 
 std::vector<int64_t> Transformer::vocabulary_parts() const {

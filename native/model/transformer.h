@@ -55,8 +55,7 @@ class Transformer final : public Decoder {
   std::vector<int64_t> own_layers() const override;
   MixerLayers most_layers(bool predicts) const override;
   int64_t decode_row_tile() const override;
-  void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone,
-                      bool predicts = false) override;
+  void begin_decoding(const DecodingForm& form = {}) override;
   void end_decoding() override;
   void begin_step(int64_t positions, const at::Tensor& rows) override;
   ImageFeatures image_features(const std::vector<Image>& images) override;
@@ -87,6 +86,8 @@ class Transformer final : public Decoder {
   const Block& block_at(const Place& place) const;
   // Of a generation; null: none are packed.
   const Block::PackedWeights* packed_at(const Place& place) const;
+  // Of a generation over latents; null: it is over heads.
+  const LatentHeads* latents_at(const Place& place) const;
   // Rows per tile of a step. spreads: a tile that is alone has work for all threads.
   int64_t decode_tile(int64_t rows, bool spreads) const;
   // Whether `here` is true on all stages of the pipeline: they must decode with tiles of one size.
@@ -110,6 +111,7 @@ class Transformer final : public Decoder {
   // Of a generation on a processor for which weights are packed, or one with quantised weights: a second copy
   // of them, for all its steps.
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
+  std::vector<std::vector<LatentHeads>> decode_latents_;           // of one over latents, likewise
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
   Linear::Packed decode_prediction_;  // of the projection of a layer for further tokens that takes part

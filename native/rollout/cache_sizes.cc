@@ -35,6 +35,10 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
   return sizes;
 }
 
+ModelConfig rollout_config(const RolloutOptions& options, const ModelConfig& decoder) {
+  return options.latent_cache ? over_latents(decoder) : decoder;
+}
+
 ModelConfig with_layers(ModelConfig config, const MixerLayers& layers) {
   config.num_layers = layers.attention + layers.delta;
   if (!config.delta) return config;

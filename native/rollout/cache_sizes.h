@@ -23,6 +23,10 @@ struct CacheSizes {
 // kInvalidArgument with the numbers where not one page is left.
 CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config, at::ScalarType dtype);
 
+// A decoder's config with the heads that its attention has in a rollout: with options.latent_cache those over
+// latents.
+ModelConfig rollout_config(const RolloutOptions& options, const ModelConfig& decoder);
+
 // The model with so many layers of both kinds alone.
 ModelConfig with_layers(ModelConfig config, const MixerLayers& layers);
 

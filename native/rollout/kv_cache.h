@@ -21,8 +21,9 @@ struct KvSlot {
 
 // Keys and values of all layers with attention, in the compute dtype: [pages, layers, K, 2, D *
 // kPagePositions]. A page's [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V
-// [kPagePositions, D]. On a CPU memory is taken when it is first written. What no one has written is
-// uninitialised.
+// [kPagePositions, D]. Where keys hold the values (ModelConfig::keys_hold_values) the second is all that
+// there is, [pages, layers, K, 1, D * kPagePositions]. On a CPU memory is taken when it is first written.
+// What no one has written is uninitialised.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages);
@@ -36,8 +37,8 @@ class KvCache {
   int64_t num_pages() const { return num_pages_; }
   int64_t bytes() const { return num_pages_ * page_bytes_; }
 
-  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D], or wider, after rotary at
-  // `slots`; CPU.
+  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D] (ModelConfig::qkv_size), or
+  // wider, after rotary at `slots`; CPU.
   void store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
              int64_t end) const;
   // The same for all rows on any device; pages and slots [n] int64 on the device.
@@ -52,12 +53,15 @@ class KvCache {
   // Keys (part 0) or values (part 1) of one layer in these pages: [K, pages * kPagePositions, D].
   at::Tensor gather(int64_t layer, int64_t part, const std::vector<int32_t>& pages) const;
 
-  int64_t row_size() const { return (num_heads_ + 2 * num_kv_heads_) * head_dim_; }
+  bool keys_hold_values() const { return parts_ == 1; }
   const at::Device& device() const { return device_; }
   at::ScalarType dtype() const { return dtype_; }
 
  private:
-  int64_t num_layers_, num_heads_, num_kv_heads_, head_dim_, num_pages_, page_bytes_;
+  // Of a row, the numbers of its keys, or of its values.
+  at::Tensor columns(const at::Tensor& qkv, int64_t part, int64_t rows) const;
+
+  int64_t num_layers_, num_heads_, num_kv_heads_, head_dim_, parts_, num_pages_, page_bytes_;
   at::ScalarType dtype_;
   at::Device device_;
   at::Tensor slab_;

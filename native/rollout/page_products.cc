@@ -74,15 +74,17 @@ const kernels::Word* PageProducts::keys_of(const Pages& pages, int64_t page) {
   } else {
     words = room(key_words_, steps * kPagePositions);
   }
-  kernels::paged_attention_kernels().key_words(from, dim_, steps, words);
+  const auto& kernels = kernels::paged_attention_kernels();
+  (pages.keys_hold_values ? kernels.key_words_of_values : kernels.key_words)(from, dim_, steps, words);
   return words;
 }
 
 void PageProducts::scores(const Pages& pages, int64_t begin, int64_t end, float* out, int64_t ld) {
   const int64_t block = multiplier_.rows(), steps = multiplier_.steps(dim_);
   const Word* const q = ops::panels::words_of(packed_queries_);
+  // Keys and values of a page.
   const int64_t bytes =
-      2 * dim_ * kPagePositions * int64_t{sizeof(at::BFloat16)};  // keys and values of a page
+      (pages.keys_hold_values ? 1 : 2) * dim_ * kPagePositions * int64_t{sizeof(at::BFloat16)};
   const auto kernel = multiplier_.kernel<float>();
   fetch(pages.at[begin], bytes);
   for (int64_t page = begin; page < end; ++page, out += kPagePositions) {
@@ -119,7 +121,8 @@ PageProducts::Values PageProducts::values_of(const Pages& pages, int64_t begin, 
   const auto pack = [&](int64_t from, int64_t to, int64_t count, int64_t panel_steps, Word* words) {
     ops::panels::for_each_panel(
         dim_, 0, ops::panels::num_panels(dim_), [&](int64_t first, int64_t width, int64_t there) {
-          kernels.value_words({pages.at, from, to, dim_, first, there, width}, count,
+          const int64_t first_value = pages.keys_hold_values ? 0 : kPagePositions;
+          kernels.value_words({pages.at, from, to, dim_, first, there, width, first_value}, count,
                               words + first * panel_steps + (from - begin) / 2 * width);
         });
   };

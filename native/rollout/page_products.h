@@ -31,10 +31,11 @@ class PageProducts {
   }
   // The pages of one sequence, page i of positions from i * kPagePositions. Those before `kept` will be read
   // again by the next queries of this thread: they stay in the form of the products, as far as there is room.
-  // Positions from `written` on hold nothing.
+  // Positions from `written` on hold nothing. keys_hold_values: see KvCache.
   struct Pages {
     const char* const* at;
     int64_t kept, written;
+    bool keys_hold_values;
   };
 
   // out [rows, (end - begin) * kPagePositions] (row stride ld) = the queries times the keys of pages [begin,

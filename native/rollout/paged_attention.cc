@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -44,6 +45,7 @@ struct Scratch {
 
   std::vector<const char*> pages;
   std::vector<float> floats;
+  std::vector<char> keys;  // of pages that hold values alone
   std::optional<PageProducts>
       products;  // of bfloat16 by kernels of our own, else of the keys and values made float32
 };
@@ -84,7 +86,8 @@ class Attention {
       scratch.pages.push_back(cache_.address((*piece.run->pages)[static_cast<size_t>(page)]) +
                               cache_.head_bytes(layer_, head));
     }
-    const PageProducts::Pages kept{scratch.pages.data(), shared, piece.run->position + piece.run->count};
+    const PageProducts::Pages kept{scratch.pages.data(), shared, piece.run->position + piece.run->count,
+                                   cache_.keys_hold_values()};
     const int64_t ld =
         std::min(kKeyBlock + 2 * kPagePositions, (KvCache::pages_for(end) - first_page) * kPagePositions);
     const auto floats = static_cast<size_t>(rows * (2 * dim + ld + 3));
@@ -117,7 +120,7 @@ class Attention {
       } else {
         const kernels::PageScores product{q,      rows, dim, pages, num_pages, KvCache::pages_for(end) - page,
                                           scores, ld};
-        (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
+        multiply_keys(product, scratch);
       }
       kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);
       softmax.ld = ld;
@@ -127,7 +130,9 @@ class Attention {
       if (scratch.products) {
         scratch.products->values(block, ld, kept, k0, k0 + cols, o, add);
       } else {
-        const kernels::PageValues values{block, rows, dim, ld, scratch.pages.data(), k0, k0 + cols, o, add};
+        const kernels::PageValues values{
+            block, rows,      dim, ld,  scratch.pages.data(),
+            k0,    k0 + cols, o,   add, cache_.keys_hold_values() ? 0 : kPagePositions};
         (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
       }
     }
@@ -137,6 +142,31 @@ class Attention {
   }
 
  private:
+  // Where pages hold values alone, which are the keys, they are laid out as keys, some pages at a time.
+  void multiply_keys(kernels::PageScores product, Scratch& scratch) const {
+    const bool float32 = cache_.dtype() == at::kFloat;
+    const auto& kernels = kernels::paged_attention_kernels();
+    const auto multiply = float32 ? kernels.scores_float32 : kernels.scores_bfloat16;
+    if (!cache_.keys_hold_values()) return multiply(product);
+    constexpr int64_t kAtOnce = 4;
+    const auto bytes = product.dim * kPagePositions * static_cast<int64_t>(c10::elementSize(cache_.dtype()));
+    if (scratch.keys.size() < static_cast<size_t>(kAtOnce * bytes))
+      scratch.keys.resize(static_cast<size_t>(kAtOnce * bytes));
+    const char* const* const all = product.pages;
+    const int64_t count = product.num_pages;
+    std::array<const char*, kAtOnce> laid_out{};
+    product.pages = laid_out.data();
+    for (int64_t page = 0; page < count; page += kAtOnce, product.out += kAtOnce * kPagePositions) {
+      product.num_pages = product.pages_there = std::min(kAtOnce, count - page);
+      for (int64_t i = 0; i < product.num_pages; ++i) {
+        char* const keys = scratch.keys.data() + i * bytes;
+        (float32 ? kernels.keys_of_values_float32 : kernels.keys_of_values_bfloat16)(all[page + i],
+                                                                                     product.dim, keys);
+        laid_out[static_cast<size_t>(i)] = keys;
+      }
+      multiply(product);
+    }
+  }
   // Row g * count + i: query head g of the key head's at the piece's position i.
   template <typename Scalar, typename Operand>
   void load(const Piece& piece, int64_t head, Operand* q) const {
@@ -311,6 +341,7 @@ void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64
        .num_heads = spec.num_heads,
        .num_kv_heads = spec.num_kv_heads,
        .head_dim = spec.head_dim,
+       .keys_hold_values = cache.keys_hold_values(),
        .window = spec.window,
        .scale = static_cast<float>(spec.scale),
        .softcap = static_cast<float>(spec.softcap),

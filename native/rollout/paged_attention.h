@@ -42,9 +42,9 @@ class StepRows {
 };
 
 // One layer: stores the keys and values of all rows, then every row attends to the keys of its sequence at
-// its own position and before, within the window. qkv [n, (Q+2K)*D], or wider, and out [n, Q*D], n >= rows;
-// only the rows are written. `wanted`, where it is given: parts of the rows' runs, and of all others `out`
-// need not be written.
+// its own position and before, within the window. qkv [n, (Q+2K)*D] (ModelConfig::qkv_size), or wider, and
+// out [n, Q*D], n >= rows; only the rows are written. `wanted`, where it is given: parts of the rows' runs,
+// and of all others `out` need not be written.
 //
 // A row's result depends on its own sequence and position alone: not on which other rows are in the step, on
 // how its prompt was cut into steps, or on the number of threads. On a CPU whose products are our own

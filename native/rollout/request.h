@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "batch/images.h"
-#include "kernels/quantized_matrix.h"
+#include "model/decoding_form.h"
 
 namespace troupe {
 
@@ -83,8 +83,8 @@ struct DraftOptions {
   int64_t remembered_tokens = int64_t{1} << 22;  // of responses that have ended
 };
 
-// How much of the machine a rollout may take. Of all this quantization and tensor_parallel alone change
-// tokens.
+// How much of the machine a rollout may take. Of all this quantization, tensor_parallel and latent_cache
+// alone change tokens.
 struct RolloutOptions {
   int64_t max_sequences = 256;                // that run at the same time
   int64_t max_step_tokens = 8192;             // positions of a step, prompts and decodes together
@@ -104,9 +104,14 @@ struct RolloutOptions {
   int64_t tensor_parallel = 1;
   // Of the layers' weights. It does change tokens.
   ops::Quantization quantization = ops::Quantization::kNone;
+  // Of a model with latent attention: what is kept of a position are its latents, in the place of the keys
+  // and values of all heads, and attention is over them. It changes the rounding of log-probs, and a token
+  // where that decides.
+  bool latent_cache = false;
 
   // Whether the model's layer for further tokens takes part.
   bool predicts() const { return drafts.num_tokens > 0 && drafts.predicts; }
+  DecodingForm form() const { return {quantization, predicts(), latent_cache}; }
 };
 
 struct RolloutStats {

@@ -36,6 +36,10 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
           "this model");
   require(!options.routed_experts || config.moe, kBad,
           "[rollout] there are no routed experts to record: the model has no experts");
+  require(
+      !options.latent_cache || config.latent, kBad,
+      "[rollout] latent_cache keeps the latents of multi-head latent attention, which this model does not "
+      "have: expected false");
   require(!options.predicts() || config.prediction, kBad,
           "[rollout] the model's layers that predict further tokens are not there to draft with: expected an "
           "engine that holds them (mtp), or another method of speculative decoding");
@@ -49,17 +53,17 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
 // Stages of a pipeline must make the same plans: all have as many pages and slots as the one with most
 // layers.
 CacheSizes sizes_of(const RolloutOptions& options, const Decoder& decoder) {
-  return cache_sizes(options, with_layers(decoder.config(), decoder.most_layers(options.predicts())),
-                     decoder.dtype());
+  const ModelConfig config = rollout_config(options, decoder.config());
+  return cache_sizes(options, with_layers(config, decoder.most_layers(options.predicts())), decoder.dtype());
 }
 
 // The model with the layers of this rank alone.
-ModelConfig cached_part(const Decoder& decoder, bool predicts) {
+ModelConfig cached_part(const RolloutOptions& options, const Decoder& decoder) {
   MixerLayers own;
-  if (predicts && decoder.predicts()) ++own.attention;
+  if (options.predicts() && decoder.predicts()) ++own.attention;
   for (const int64_t layer : decoder.own_layers())
     ++(decoder.config().is_delta_layer(layer) ? own.delta : own.attention);
-  return with_layers(decoder.config(), own);
+  return with_layers(rollout_config(options, decoder.config()), own);
 }
 
 SchedulerLimits limits_of(const RolloutOptions& options, const CacheSizes& sizes) {
@@ -74,13 +78,13 @@ Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
     : decoder_(decoder),
       options_(checked(options, decoder)),
       sizes_(sizes_of(options_, decoder)),
-      cache_(cached_part(decoder, options_.predicts()), decoder.dtype(), decoder.device(), sizes_.pages),
-      states_(cached_part(decoder, options_.predicts()), decoder.dtype(), decoder.device(), sizes_.slots),
+      cache_(cached_part(options_, decoder), decoder.dtype(), decoder.device(), sizes_.pages),
+      states_(cached_part(options_, decoder), decoder.dtype(), decoder.device(), sizes_.slots),
       pool_(cache_.num_pages()),
       scheduler_(limits_of(options_, sizes_), pool_),
-      runner_(decoder, cache_, states_) {
+      runner_(decoder, rollout_config(options_, decoder.config()), cache_, states_) {
   if (options_.routed_experts) routing_.emplace(routing_shape(decoder.config()));
-  if (options_.predicts()) predictor_.emplace(decoder, cache_);
+  if (options_.predicts()) predictor_.emplace(decoder, rollout_config(options_, decoder.config()), cache_);
 }
 
 void Rollout::copy_page(int64_t from, int64_t to) {

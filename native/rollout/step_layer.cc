@@ -11,8 +11,7 @@
 
 namespace troupe {
 
-ops::AttentionSpec attention_spec(const Decoder& decoder, int64_t layer) {
-  const ModelConfig& config = decoder.config();
+ops::AttentionSpec attention_spec(const ModelConfig& config, const Decoder& decoder, int64_t layer) {
   ops::AttentionSpec spec{.num_heads = config.num_heads,
                           .num_kv_heads = config.num_kv_heads,
                           .head_dim = config.head_dim,

@@ -11,8 +11,8 @@
 
 namespace troupe {
 
-// Of a layer with attention.
-ops::AttentionSpec attention_spec(const Decoder& decoder, int64_t layer);
+// Of a layer with attention. config: the decoder's as the rollout sees it (rollout_config()).
+ops::AttentionSpec attention_spec(const ModelConfig& config, const Decoder& decoder, int64_t layer);
 
 // Rows of a step whose output is wanted where that of the others is not.
 class WantedRows {

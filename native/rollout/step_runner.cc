@@ -55,21 +55,19 @@ StepParts parts_of(const StepPlan& plan, int64_t padded, int32_t* tokens, int32_
 
 }  // namespace
 
-StepRunner::StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states)
-    : decoder_(decoder), cache_(cache), states_(states) {
-  const ModelConfig& config = decoder.config();
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    inputs_ = std::max(inputs_, config.mixer_inputs(layer));
-    outputs_ = std::max(outputs_, config.mixer_outputs(layer));
+StepRunner::StepRunner(Decoder& decoder, ModelConfig config, const KvCache& cache, const StateCache& states)
+    : decoder_(decoder), config_(std::move(config)), cache_(cache), states_(states) {
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    inputs_ = std::max(inputs_, config_.mixer_inputs(layer));
+    outputs_ = std::max(outputs_, config_.mixer_outputs(layer));
   }
 }
 
 void StepRunner::reserve(int64_t rows) {
   if (x_.defined() && x_.size(0) >= rows) return;
-  const ModelConfig& config = decoder_.config();
   const auto compute = at::TensorOptions().dtype(decoder_.dtype()).device(decoder_.device());
   // Padding rows are computed too: zeros keep them finite.
-  x_ = at::zeros({rows, config.hidden_size}, compute);
+  x_ = at::zeros({rows, config_.hidden_size}, compute);
   qkv_ = at::zeros({rows * inputs_}, compute);
   attention_ = at::zeros({rows * outputs_}, compute);
   tokens_ = at::zeros({rows}, at::TensorOptions(at::kInt));
@@ -78,7 +76,6 @@ void StepRunner::reserve(int64_t rows) {
 
 at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing,
                            bool whole) {
-  const ModelConfig& config = decoder_.config();
   const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
   reserve(padded);
   StepImages images(decoder_);
@@ -101,15 +98,15 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   at::Tensor output;  // of these
   const std::vector<int64_t> own = decoder_.own_layers();
   int64_t cached = 0, kept = 0;  // places of the next of them in the caches of pages and of states
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const Range range("layer", layer);
     decoder_.enter_layer(layer, x);
     const auto next = static_cast<size_t>(cached + kept);
     if (next == own.size() || own[next] != layer) continue;
-    const at::Tensor qkv = rows_of(qkv_, config.mixer_inputs(layer));
-    const at::Tensor attention = rows_of(attention_, config.mixer_outputs(layer));
+    const at::Tensor qkv = rows_of(qkv_, config_.mixer_inputs(layer));
+    const at::Tensor attention = rows_of(attention_, config_.mixer_outputs(layer));
     const bool partial =
-        some && !whole && !config.moe && layer + 1 == config.num_layers && !image_rows.adds(layer);
+        some && !whole && !config_.moe && layer + 1 == config_.num_layers && !image_rows.adds(layer);
     const GatedDeltaNet* const delta = decoder_.delta_net(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
     if (delta != nullptr) {
@@ -117,10 +114,10 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     } else {
       std::vector<RowRun> attending;
       if (partial) attending = step.parts_with(wanted);
-      paged_attention(attention_spec(decoder_, layer), cache_, cached++, step, qkv, attention,
+      paged_attention(attention_spec(config_, decoder_, layer), cache_, cached++, step, qkv, attention,
                       partial ? &attending : nullptr);
     }
-    const bool gates = delta == nullptr && config.attention_gate;
+    const bool gates = delta == nullptr && config_.attention_gate;
     if (partial) {
       output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor());
       continue;

@@ -19,7 +19,8 @@ namespace troupe {
 // grow to the largest step.
 class StepRunner {
  public:
-  StepRunner(Decoder& decoder, const KvCache& cache, const StateCache& states);
+  // config: the decoder's as the rollout sees it (rollout_config()).
+  StepRunner(Decoder& decoder, ModelConfig config, const KvCache& cache, const StateCache& states);
 
   // The last block's output [wanted padded, H], before the final norm; valid until the next call. Row i is
   // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others the
@@ -37,6 +38,7 @@ class StepRunner {
   void reserve(int64_t rows);
 
   Decoder& decoder_;
+  ModelConfig config_;
   const KvCache& cache_;
   const StateCache& states_;
   int64_t inputs_ = 0, outputs_ = 0;  // columns of the widest mixer

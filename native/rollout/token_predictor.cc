@@ -40,8 +40,8 @@ std::optional<FollowedRows> followed_rows(const Sequence& sequence, const Planne
   return rows;
 }
 
-TokenPredictor::TokenPredictor(Decoder& decoder, const KvCache& cache)
-    : decoder_(decoder), cache_(cache), cached_(place_in_pages(decoder)) {}
+TokenPredictor::TokenPredictor(Decoder& decoder, ModelConfig config, const KvCache& cache)
+    : decoder_(decoder), config_(std::move(config)), cache_(cache), cached_(place_in_pages(decoder)) {}
 
 void TokenPredictor::Rows::add(int64_t source, int32_t token, int64_t position) {
   sources.push_back(source);
@@ -85,7 +85,6 @@ at::Tensor TokenPredictor::further(const std::vector<FollowedRows>& followed, co
 at::Tensor TokenPredictor::compute(const Rows& rows, const at::Tensor& before, bool again,
                                    std::vector<int64_t> wanted) {
   const Range range("predict_tokens");
-  const ModelConfig& config = decoder_.config();
   const auto count = static_cast<int64_t>(rows.tokens.size());
   const int64_t padded = round_up(count, decoder_.decode_row_tile());
   // In a pipeline the other ranks wait for what comes of it.
@@ -100,19 +99,19 @@ at::Tensor TokenPredictor::compute(const Rows& rows, const at::Tensor& before, b
               static_cast<typename std::decay_t<decltype(values)>::value_type*>(host.mutable_data_ptr()));
     return upload(host, decoder_.device());
   };
-  const int64_t layer = config.num_layers;
+  const int64_t layer = config_.num_layers;
   const at::Tensor tokens = column(rows.tokens, at::kInt), positions = column(rows.positions, at::kInt);
   const at::Tensor x = before.index_select(0, column(rows.sources, at::kLong));
   decoder_.begin_step(*std::max_element(rows.positions.begin(), rows.positions.end()) + 1);
   decoder_.prediction_inputs(tokens, positions, x, again, x);
   // What attention leaves out is computed, too: zeros keep it finite.
-  const at::Tensor qkv = at::zeros({padded, config.mixer_inputs(layer)}, x.options());
-  const at::Tensor attention = at::zeros({padded, config.mixer_outputs(layer)}, x.options());
+  const at::Tensor qkv = at::zeros({padded, config_.mixer_inputs(layer)}, x.options());
+  const at::Tensor attention = at::zeros({padded, config_.mixer_outputs(layer)}, x.options());
   decoder_.attention_inputs(layer, x, positions, qkv);
   const StepRows step(rows.runs, cache_, /*apart=*/false);
   const std::vector<RowRun> parts = step.parts_with(some.rows());
-  paged_attention(attention_spec(decoder_, layer), cache_, cached_, step, qkv, attention, &parts);
-  return some.output(decoder_, layer, x, attention, config.attention_gate ? qkv : at::Tensor());
+  paged_attention(attention_spec(config_, decoder_, layer), cache_, cached_, step, qkv, attention, &parts);
+  return some.output(decoder_, layer, x, attention, config_.attention_gate ? qkv : at::Tensor());
 }
 
 }  // namespace troupe

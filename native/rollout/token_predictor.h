@@ -46,7 +46,8 @@ struct GuessRow {
 // with one such layer (EAGLE, arXiv:2401.15077).
 class TokenPredictor {
  public:
-  TokenPredictor(Decoder& decoder, const KvCache& cache);
+  // config: the decoder's as the rollout sees it (rollout_config()).
+  TokenPredictor(Decoder& decoder, ModelConfig config, const KvCache& cache);
 
   // hidden [>= rows of the step, H]: the last block's output. Returned: this layer's, in the last rows of the
   // followed ones whose numbers are in `guessing`, ascending; [padded, H].
@@ -69,6 +70,7 @@ class TokenPredictor {
   at::Tensor compute(const Rows& rows, const at::Tensor& before, bool again, std::vector<int64_t> wanted);
 
   Decoder& decoder_;
+  ModelConfig config_;
   const KvCache& cache_;
   int64_t cached_;  // of the layers in the pages, the number of this one
 };

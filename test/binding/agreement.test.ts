@@ -22,6 +22,7 @@ test('positions of a page of keys and values', async () => {
       prefixCaching: true,
       tensorParallel: 1,
       quantization: 'none',
+      latentCache: false,
       routedExperts: false,
       drafts: null,
     });

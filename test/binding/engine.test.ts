@@ -181,6 +181,7 @@ test('a rollout is opened again for as long as nobody has asked it for anything'
       prefixCaching: true,
       tensorParallel: 1,
       quantization: 'none',
+      latentCache: false,
       routedExperts: false,
       drafts: null,
     },

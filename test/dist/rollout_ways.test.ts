@@ -14,7 +14,7 @@ import { modelTensors, writeModel } from '../helpers/e2e_workspace';
 import { OWN_PRODUCTS } from '../helpers/processor';
 
 // What holds whatever else runs, for every model of the conformance tests: greedy and sampled requests have the tokens that they have
-// alone, and the bits of their log-probs, which are those of computeLogProb.
+// alone, and the bits of their log-probs, which are those of computeLogProb; over latents they are these to rounding.
 const MODELS = path.join(CONFORMANCE, 'models');
 const PAGE_POSITIONS = 32;
 const REQUESTS = 64;
@@ -77,6 +77,29 @@ interface Way {
 }
 
 const BITS = { alone: 0, scored: 0 };
+/** How far log-probs over latents may be from those of computeLogProb, which is over heads. */
+const OVER_LATENTS = 2e-5;
+
+/** A model, and whether latents are what is kept of its tokens. */
+interface Form {
+  name: string;
+  model: string;
+  config: NativeModelConfig;
+  latentCache: boolean;
+}
+
+const FORMS = readdirSync(MODELS).flatMap((name): Form[] => {
+  const model = path.join(MODELS, name, 'actor');
+  const { config } = loadModelDirectory(model, 'lm');
+  const heads = { name, model, config, latentCache: false };
+  return config.latent === null
+    ? [heads]
+    : [heads, { ...heads, name: `${name}, over latents`, latentCache: true }];
+});
+
+/** Numbers that are kept of a token in a layer. */
+const keptNumbers = ({ config: { latent, numKvHeads, headDim }, latentCache }: Form): number =>
+  latentCache && latent !== null ? latent.keyRank + latent.rotaryDim : 2 * numKvHeads * headDim;
 
 /** Where sums are rounded elsewhere: states of linear attention carry that on from token to token; 7e-5 was seen. */
 const roundedTo = (within: number, { delta }: NativeModelConfig): number =>
@@ -220,39 +243,45 @@ afterAll(async () => {
 });
 
 /** Answers, from an engine that keeps nothing of them, with the log-probs of computeLogProb. */
-async function run(model: string, { workers, options, play, taken, within }: Way): Promise<RolloutResult[]> {
-  const { config } = loadModelDirectory(model, 'lm');
-  const { numLayers, numKvHeads, headDim, maxPositions } = config;
-  const page = numLayers * numKvHeads * headDim * 2 * PAGE_POSITIONS * Float32Array.BYTES_PER_ELEMENT;
+async function run(form: Form, { workers, options, play, taken, within }: Way): Promise<RolloutResult[]> {
+  const { model, config, latentCache } = form;
+  const { numLayers, maxPositions } = config;
+  const page = numLayers * keptNumbers(form) * PAGE_POSITIONS * Float32Array.BYTES_PER_ELEMENT;
   const group = groups[workers];
-  const actor = await Actor.create({ model, optim: null, dtype: 'float32', group, ...options(page) });
+  const { rollout, ...others } = options(page);
+  const actor = await Actor.create({
+    model,
+    optim: null,
+    dtype: 'float32',
+    group,
+    ...others,
+    rollout: { ...rollout, latentCache },
+  });
   try {
     const own = { actor, list: requests(maxPositions) };
     const results = await play(own);
     const stats = await actor.rollout.stats();
     expect(stats).toMatchObject({ running: 0, waiting: 0, cachePositionsUsed: 0 });
     taken?.(stats, results);
-    if (OWN_PRODUCTS)
-      expectWithin(logProbsOf(results), await scored(own, results), roundedTo(within.scored, config));
+    const bound = Math.max(within.scored, latentCache ? OVER_LATENTS : 0);
+    if (OWN_PRODUCTS) expectWithin(logProbsOf(results), await scored(own, results), roundedTo(bound, config));
     return results;
   } finally {
     await actor.close();
   }
 }
 
-describe.each(readdirSync(MODELS))('%s', (name) => {
-  const model = path.join(MODELS, name, 'actor');
+describe.each(FORMS)('$name', (form) => {
   let alone: RolloutResult[];
 
   test('alone, with the log-probs of computeLogProb', async () => {
-    alone = await run(model, ALONE);
+    alone = await run(form, ALONE);
   });
 
-  const { config } = loadModelDirectory(model, 'lm');
   test.each(WAYS)('$way: as alone', async (way) => {
-    const results = await run(model, way);
+    const results = await run(form, way);
     expect(tokensOf(results)).toEqual(tokensOf(alone));
-    expectWithin(logProbsOf(results), logProbsOf(alone), roundedTo(way.within.alone, config));
+    expectWithin(logProbsOf(results), logProbsOf(alone), roundedTo(way.within.alone, form.config));
   });
 });
 
@@ -269,7 +298,8 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
         return { name, shape: [vocab, width], data: wide };
       });
       const model = await writeModel(directory, { config: { vocab_size: vocab }, tensors });
-      await run(model, TP);
+      const { config } = loadModelDirectory(model, 'lm');
+      await run({ name: 'wide', model, config, latentCache: false }, TP);
     } finally {
       rmSync(directory, { recursive: true });
     }

@@ -150,3 +150,11 @@ test('weights of 8 bits are refused where they are not there', async () => {
   await expect(refused('mixtral', 'int8')).rejects.toThrow(/mixtures of experts cannot be quantised/);
   await expect(refused('llama_gqa', 'int4')).rejects.toThrow(/expected one of int8, fp8/);
 });
+
+test('latents of a model that has none are not kept', async () => {
+  const refused = withActor(
+    { model: directory('llama_gqa'), rollout: { latentCache: true } },
+    async () => undefined,
+  );
+  await expect(refused).rejects.toThrow(/latentCache: the model has no latent attention/);
+});

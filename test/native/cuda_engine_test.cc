@@ -55,7 +55,7 @@ Trained train(const EngineOptions& options) {
   return result;
 }
 
-GenerateResult texts(const EngineOptions& options) {
+GenerateResult texts(const EngineOptions& options, const RolloutOptions& limits = {}) {
   const auto engine = create_engine(options, nullptr);
   const PromptBatch prompts{at::arange(50, at::kInt).remainder(kVocabulary),
                             at::tensor({0, 3, 50}, at::kInt),
@@ -65,7 +65,7 @@ GenerateResult texts(const EngineOptions& options) {
   sampling.max_new_tokens = 10;
   sampling.temperature = 0.8;
   sampling.top_p = 0.9;
-  return generate(*engine, prompts, sampling);
+  return generate(*engine, prompts, sampling, limits);
 }
 
 // How far numbers of a GPU may be from the CPU's. After an update AdamW has moved every weight by about the
@@ -148,6 +148,24 @@ TEST(texts_are_those_of_the_cpu) {
     const GenerateResult gpu = texts(options_on(kGpu, at::kFloat, variant));
     CHECK(gpu.tokens.equal(cpu.tokens));
     CHECK(farthest(gpu.log_probs, cpu.log_probs) < 1e-5);
+  }
+}
+
+// Adapters on the matrix that is taken head by head.
+TEST(texts_over_latents_are_those_of_the_cpu) {
+  RolloutOptions latents;
+  latents.latent_cache = true;
+  for (const std::string variant : {"deepseek_v3", "latent"}) {
+    for (const bool adapters : {false, true}) {
+      const auto made = [&](at::Device device) {
+        EngineOptions options = options_on(device, at::kFloat, variant);
+        if (adapters) options.lora = attention_adapters(options.model);
+        return texts(options, latents);
+      };
+      const GenerateResult cpu = made(at::kCPU), gpu = made(kGpu);
+      CHECK(gpu.tokens.equal(cpu.tokens));
+      CHECK(farthest(gpu.log_probs, cpu.log_probs) < 1e-5);
+    }
   }
 }
 

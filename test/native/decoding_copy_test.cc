@@ -24,8 +24,9 @@ struct Answer {
 };
 using Answers = std::map<uint64_t, Answer>;
 
-RolloutOptions limits(int64_t tensor_parallel) {
+RolloutOptions limits(int64_t tensor_parallel, bool latent_cache = false) {
   RolloutOptions limits;
+  limits.latent_cache = latent_cache;
   limits.max_sequences = 4;
   limits.max_step_tokens = 24;  // prompts in parts
   limits.kv_cache_bytes = int64_t{1} << 20;
@@ -69,8 +70,8 @@ Answers answers(Engine& engine) {
 }
 
 // Before and after an update by all ranks.
-std::vector<Answers> generations(Engine& engine, int64_t rank, int64_t size, int64_t tensor_parallel) {
-  engine.open_rollout(limits(tensor_parallel));
+std::vector<Answers> generations(Engine& engine, int64_t rank, int64_t size, const RolloutOptions& limits) {
+  engine.open_rollout(limits);
   std::vector<Answers> all{answers(engine), answers(engine)};
   std::vector<int64_t> owners;
   for (int64_t i = 0; i < kSequences; ++i) owners.push_back(i % size);
@@ -125,12 +126,31 @@ struct Layout {
 TEST(ranks_that_decode_together_generate_what_one_process_does) {
   // Ranks have narrower matrices; where products are LibTorch's, their sums are in another order then.
   const double rounding = ops::packs(at::zeros({1, 1})) ? 2e-5 : 1e-4;
-  for (const std::string variant :
-       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3",
-        "gpt_oss", "latent", "qwen3_5", "olmo3", "granite", "granitemoe", "glm4", "lora", "predictions"}) {
-    const EngineOptions options = options_for(variant);
+  for (const std::string variant : {"qwen2",
+                                    "qwen3",
+                                    "gpt2",
+                                    "gemma2",
+                                    "gemma3",
+                                    "smollm3",
+                                    "qwen3_moe",
+                                    "glm4_moe",
+                                    "deepseek_v3",
+                                    "gpt_oss",
+                                    "latent",
+                                    "qwen3_5",
+                                    "olmo3",
+                                    "granite",
+                                    "granitemoe",
+                                    "glm4",
+                                    "lora",
+                                    "predictions",
+                                    "deepseek_v3 over latents",
+                                    "latent over latents"}) {
+    const size_t form = variant.find(" over latents");
+    const bool latents = form != std::string::npos;
+    const EngineOptions options = options_for(variant.substr(0, form));
     const auto engine = create_engine(options, nullptr);
-    const std::vector<Answers> expected = generations(*engine, 0, 1, 1);
+    const std::vector<Answers> expected = generations(*engine, 0, 1, limits(1, latents));
     CHECK(distance(expected[0], expected[1]) == 0);
     for (const Layout& layout :
          {Layout{2, 2}, Layout{4, 2, ShardingStrategy::kFullShard, 2, true},
@@ -141,7 +161,8 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
         own.shard_size = layout.shard_size;
         if (layout.offload) own.offload = {true, true, true};
         const auto sharded = create_engine(own, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
-        const std::vector<Answers> found = generations(*sharded, comm.rank(), layout.ranks, layout.tp);
+        const std::vector<Answers> found =
+            generations(*sharded, comm.rank(), layout.ranks, limits(layout.tp, latents));
         for (size_t i = 0; i < found.size(); ++i) CHECK(distance(found[i], expected[i]) < rounding);
       });
     }

@@ -93,7 +93,7 @@ class Samples {
 inline GenerateResult generate(Decoder& decoder, const PromptBatch& prompts, const SamplingOptions& options,
                                const RolloutOptions& limits = {}) {
   Samples samples(prompts.samples());
-  decoder.begin_decoding(limits.quantization);
+  decoder.begin_decoding(limits.form());
   Rollout rollout(decoder, limits);
   for (RolloutRequest& request : requests_of(prompts, options)) rollout.submit(std::move(request));
   while (rollout.step()) samples.take(rollout.take_outputs());
@@ -103,9 +103,10 @@ inline GenerateResult generate(Decoder& decoder, const PromptBatch& prompts, con
 }
 
 // By the rollout of an engine, as training generates. Every rank at the same time.
-inline GenerateResult generate(Engine& engine, const PromptBatch& prompts, const SamplingOptions& options) {
+inline GenerateResult generate(Engine& engine, const PromptBatch& prompts, const SamplingOptions& options,
+                               const RolloutOptions& limits = {}) {
   Samples samples(prompts.samples());
-  engine.open_rollout({});
+  engine.open_rollout(limits);
   engine.begin_rollout(0, /*restart=*/false);
   RolloutCommands commands;
   commands.milliseconds = std::numeric_limits<double>::infinity();

@@ -37,6 +37,7 @@ struct Setup {
   bool router_balance = false, router_z = false;
   RoutingLoad routing = RoutingLoad::kNone;
   ops::Quantization quantization = ops::Quantization::kNone;  // of generation
+  bool latents = false;                                       // are what generation keeps
   int64_t predictions = 0;                                    // layers that predict further tokens
   enum class Drafts { kNone, kByTrained, kByHeld } drafts = Drafts::kNone;  // by the first of them
 };
@@ -56,7 +57,7 @@ inline std::string describe(const Setup& c) {
   const std::string tower = c.tower == Setup::Tower::kNone        ? ""
                             : c.tower == Setup::Tower::kDeepstack ? " images"
                                                                   : " images in windows";
-  return c.variant + tower + (c.tower_trained ? "" : " frozen tower") +
+  return c.variant + tower + (c.tower_trained ? "" : " frozen tower") + (c.latents ? " latents" : "") +
          (c.top_k > 0 ? " top " + std::to_string(c.top_k) : "") + (c.router_balance ? " balance" : "") +
          (c.router_z ? " z-loss" : "") +
          (c.routing == RoutingLoad::kNone       ? ""
@@ -199,6 +200,7 @@ inline MemoryWork work_of(const Setup& c, const EngineOptions& options) {
   work.loss.router_z = c.router_z;
   work.routing = c.routing;
   work.limits.quantization = c.quantization;
+  work.limits.latent_cache = c.latents;
   work.limits.routed_experts = c.routing == RoutingLoad::kGiven;
   if (!c.frozen) work.update = work.inference;
   work.loss.kl = c.kl_loss;

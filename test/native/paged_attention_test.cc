@@ -46,14 +46,16 @@ struct Case {
   static constexpr int64_t kLayer = 1;
   static constexpr int32_t kPool = 211;  // pages
 
+  // latents: keys hold the values.
   Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype,
-       std::vector<int64_t> lengths_of)
+       std::vector<int64_t> lengths_of, bool latents = false)
       : spec{shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)),
              softcap,     window},
         lengths(std::move(lengths_of)) {
     config.num_heads = shape.heads;
     config.num_kv_heads = shape.kv_heads;
     config.head_dim = shape.dim;
+    if (latents) config.latent = LatentConfig{.absorbed = true};
     int32_t next = 0;
     for (const int64_t length : lengths) {
       pages.emplace_back();
@@ -160,8 +162,18 @@ TEST(gpu_kernel_equals_reference) {
     return;
   }
   compare_all(at::kCUDA);
-  // Rows of one part of their keys and of several, with windows that begin anywhere.
   const OneThread one_thread;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const Shape& shape : {Shape{3, 1, 13}, Shape{2, 2, 300}, Shape{6, 1, 576}}) {
+      Case c(shape, 0, 0, dtype, {1, 33, 70, 530}, /*latents=*/true);
+      c.qkv = c.qkv.to(at::kCUDA);
+      const double tolerance = dtype == at::kFloat ? 3e-6 : 8e-3;
+      const at::Tensor expected = c.run(1000, true).to(at::kFloat);
+      for (const int64_t chunk : {1, 100})
+        CHECK(at::allclose(c.run(chunk).to(at::kFloat), expected, tolerance, tolerance));
+    }
+  }
+  // Rows of one part of their keys and of several, with windows that begin anywhere.
   for (const auto& [shape, window] :
        {std::pair(Shape{6, 2, 10}, 0), std::pair(Shape{14, 2, 64}, 600), std::pair(Shape{16, 8, 128}, 20)}) {
     Case c(shape, window, 0, at::kFloat, {1, 512, 513, 1100});
@@ -249,6 +261,28 @@ TEST(rows_have_the_bits_of_training) {
   }
 }
 
+// The same keys, in pages of keys and values that are stored apart, and in pages of values that are the keys.
+TEST(keys_that_hold_the_values_give_the_bits_of_both_apart) {
+  const OneThread one_thread;
+  const auto compare = [](at::ScalarType dtype) {
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{4, 1, 19}, Shape{3, 1, 40}, Shape{16, 1, 576}}) {
+      for (const int64_t window : {0, 33}) {
+        Case together(shape, window, 0, dtype, {1, 33, 70, 700}, /*latents=*/true);
+        Case apart(shape, window, 0, dtype, together.lengths);
+        const at::Tensor values = together.qkv.narrow(1, shape.heads * shape.dim, shape.dim);
+        apart.qkv = at::cat({together.qkv, values}, 1);
+        const at::Tensor out = together.run(50);
+        CHECK(at::isfinite(out).all().item<bool>());
+        CHECK(at::equal(out, apart.run(50)));
+        CHECK(at::equal(out, together.run(1)));
+        CHECK(at::equal(together.run(64, true), apart.run(64, true)));
+      }
+    }
+  };
+  for_each_bfloat16_gemm([&] { compare(at::kBFloat16); });
+  compare(at::kFloat);
+}
+
 TEST(samples_of_one_prompt_read_its_pages_together_with_the_bits_of_each_alone) {
   const OneThread one_thread;
   constexpr int64_t kPrompt = 3 * kPagePositions;
@@ -274,6 +308,23 @@ TEST(results_do_not_depend_on_threads) {
   for (const int threads : {2, 3}) {
     at::set_num_threads(threads);
     CHECK(at::equal(c.run(50), expected));
+  }
+}
+
+TEST(a_page_whose_keys_hold_the_values_is_half_as_large_and_gives_both) {
+  ModelConfig config = test::toy_config();
+  config.num_kv_heads = 1;
+  const int64_t apart = KvCache::page_bytes(config, at::kFloat);
+  config.latent = LatentConfig{.absorbed = true};
+  CHECK(2 * KvCache::page_bytes(config, at::kFloat) == apart);
+  const at::Tensor qkv = random({3, config.qkv_size()}, 2, at::kFloat);
+  const KvCache on_host(config, at::kFloat, at::kCPU, 2), by_operations(config, at::kFloat, at::kCPU, 2);
+  on_host.store(1, {{1, 0}, {1, 1}, {1, 2}}, qkv, 0, 3);
+  by_operations.store(1, at::ones({3}, at::kLong), at::arange(3, at::kLong), qkv);
+  const at::Tensor expected = qkv.narrow(1, config.q_size(), config.kv_size());
+  for (const int64_t part : {0, 1}) {
+    for (const KvCache* cache : {&on_host, &by_operations})
+      CHECK(at::equal(cache->gather(1, part, {1})[0].narrow(0, 0, 3), expected));
   }
 }
 

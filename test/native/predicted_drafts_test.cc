@@ -43,7 +43,7 @@ struct Run {
 };
 
 Run run_of(SmallModel& model, const std::vector<RolloutRequest>& requests, const RolloutOptions& options) {
-  model.transformer.begin_decoding(options.quantization, options.predicts());
+  model.transformer.begin_decoding(options.form());
   Rollout rollout(model.transformer, options);
   Run found{run(rollout, requests), {}};
   found.stats = rollout.stats();
@@ -138,9 +138,9 @@ TEST(outputs_are_those_of_double_precision) {
     cached.num_layers += 1;
     const KvCache cache(cached, at::kFloat, at::kCPU, 6);
     const StateCache states(config, at::kFloat, at::kCPU, 0);
-    model.transformer.begin_decoding(ops::Quantization::kNone, /*predicts=*/true);
-    StepRunner runner(model.transformer, cache, states);
-    TokenPredictor predictor(model.transformer, cache);
+    model.transformer.begin_decoding({.predicts = true});
+    StepRunner runner(model.transformer, config, cache, states);
+    TokenPredictor predictor(model.transformer, config, cache);
     std::vector<FollowedRows> followed;
     at::Tensor y;
     // The last token follows the last row, as if it had been sampled.

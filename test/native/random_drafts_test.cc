@@ -53,8 +53,9 @@ class Play {
   RolloutStats run(int64_t count, const RolloutOptions& options) {
     RolloutOptions plain;
     plain.routed_experts = options.routed_experts;
+    plain.latent_cache = options.latent_cache;
     Rollout alone(model_.transformer, plain);
-    model_.transformer.begin_decoding(options.quantization, options.predicts());
+    model_.transformer.begin_decoding(options.form());
     for (int64_t i = 0; i < count; ++i) {
       requests_.push_back(draw(static_cast<uint64_t>(i)));
       alone.submit(requests_.back());
@@ -152,7 +153,7 @@ void play(bool predicts, uint64_t seed, int64_t least_accepted) {
   int64_t accepted = 0, preempted = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const char* variant :
-         {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next"}) {
+         {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next", "deepseek_v3"}) {
       ModelConfig config = long_model(variant);
       if (config.sliding_windows.size() > 0) config.sliding_windows[0] = 20;
       if (predicts) config.prediction = PredictionConfig{1, false};
@@ -170,7 +171,8 @@ void play(bool predicts, uint64_t seed, int64_t least_accepted) {
       options.chunked_prefill = below(3) > 0;
       options.prefix_caching = below(4) > 0;
       options.routed_experts = config.moe.has_value();
-      ModelConfig cached = config;
+      options.latent_cache = config.family == "deepseek_v3";
+      ModelConfig cached = rollout_config(options, config);
       cached.num_layers += predicts;
       if (config.delta) {
         cached.delta_layers.resize(static_cast<size_t>(cached.num_layers), false);

@@ -76,7 +76,7 @@ inline std::map<uint64_t, Answer> run(Rollout& rollout, const std::vector<Rollou
 
 inline std::map<uint64_t, Answer> run(SmallModel& model, const std::vector<RolloutRequest>& requests,
                                       const RolloutOptions& options = {}) {
-  model.transformer.begin_decoding();
+  model.transformer.begin_decoding(options.form());
   Rollout rollout(model.transformer, options);
   auto answers = run(rollout, requests);
   model.transformer.end_decoding();

@@ -19,6 +19,8 @@ export interface NativeRolloutOptions {
   /** Neighbouring ranks that decode together, where training has whole matrices on each; 1: none. */
   tensorParallel: number;
   quantization: NativeQuantization;
+  /** Latents in the place of keys and values: of a model with latent attention. */
+  latentCache: boolean;
   routedExperts: boolean;
   drafts: NativeDraftOptions | null;
 }

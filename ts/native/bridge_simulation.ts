@@ -69,6 +69,7 @@ export interface NativeRolloutLimits {
   kvCacheBytes: number;
   tensorParallel: number;
   quantization: NativeQuantization;
+  latentCache: boolean;
   routedExperts: boolean; // are recorded
   predicts: boolean; // drafts by the model's own layer
 }

@@ -54,6 +54,7 @@ export async function advise(spec: PlanSpec, plan: Plan, engines: EngineMemory):
     ...sharding(spec),
     ...placements(spec),
     ...(await decoding(spec, engines)),
+    ...latentCaches(spec),
     ...noReference(spec),
   ];
   const all = changes.length < 2 ? null : await knob(await together(spec, engines));
@@ -247,6 +248,23 @@ const decodingTogether = (role: RoleSpec, ranks: number): RoleSpec => ({
     prompts: (shape.prompts * ranks) / shape.tensorParallel,
   })),
 });
+
+/** Latents in the place of keys and values. */
+function latentCaches(spec: PlanSpec): Change[] {
+  const keeps = ({ model, rollouts }: RoleSpec): boolean =>
+    model.latent !== null && rollouts.some(({ latentCache }) => !latentCache);
+  if (!spec.roles.some(keeps)) return [];
+  return [
+    {
+      text: 'actor_rollout_ref.rollout.latent_cache=true',
+      spec: withRoles(spec, (role) =>
+        keeps(role)
+          ? { ...role, rollouts: role.rollouts.map((shape) => ({ ...shape, latentCache: true })) }
+          : role,
+      ),
+    },
+  ];
+}
 
 /** Without a KL term there is no reference model. */
 function noReference(spec: PlanSpec): Change[] {

@@ -108,6 +108,7 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       kvCacheBytes: shape?.kvCacheBytes ?? 0,
       tensorParallel: shape?.tensorParallel ?? 1,
       quantization: shape?.quantization ?? 'none',
+      latentCache: shape?.latentCache ?? false,
       routedExperts: routing === 'given' && shape !== undefined,
       predicts: shape?.predicts ?? false,
     },

@@ -48,6 +48,8 @@ export interface RolloutShape {
   tensorParallel: number;
   /** Weights of 8 bits; null: of the compute dtype. */
   quantization: 'int8' | 'fp8' | null;
+  /** Latents in the place of keys and values. */
+  latentCache: boolean;
   /** Drafts come from the model's own layer for further tokens, which then has keys and values, too. */
   predicts: boolean;
 }

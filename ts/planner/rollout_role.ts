@@ -35,6 +35,7 @@ export function rolloutShapes(
     maxStepTokens: rollout.max_num_batched_tokens,
     tensorParallel: decodingRanks(config),
     quantization: rollout.quantization,
+    latentCache: rollout.latent_cache,
     predicts: draftsByModel(config),
     kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };

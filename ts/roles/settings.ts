@@ -60,6 +60,7 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     freeCacheEngine: shared && rollout.free_cache_engine,
     tensorParallel: decodingRanks(config),
     routedExperts: rollout.enable_rollout_routing_replay,
+    latentCache: rollout.latent_cache,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),
     ...speculative(config),
   };

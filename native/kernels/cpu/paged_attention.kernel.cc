@@ -1,4 +1,6 @@
 // The tiles of the two products: as many rows and vectors as fit into registers.
+#include <utility>
+
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/paged_attention_kernels.h"
 #include "kernels/cpu/vector_math.h"
@@ -102,7 +104,7 @@ void value_tile(const PageValues& t, int64_t row, int64_t d) {
   for (int64_t position = t.begin; position < t.end;) {
     const int64_t page = position / kPage;
     const int64_t stop = (page + 1) * kPage < t.end ? (page + 1) * kPage : t.end;
-    const Scalar* value = keys_of<Scalar>(t.pages[page]) + (kPage + position % kPage) * t.dim + d;
+    const Scalar* value = keys_of<Scalar>(t.pages[page]) + (t.first_value + position % kPage) * t.dim + d;
     for (; position < stop; ++position, value += t.dim) {
       for (int v = 0; v < kVectors; ++v) {
         const Floats column = load_vector(value + v * kLanes);
@@ -127,7 +129,7 @@ void value_rest(const PageValues& t, int64_t row, int64_t rows, int64_t d) {
       float sum = 0;
       for (int64_t position = t.begin; position < t.end; ++position) {
         const Scalar* values =
-            keys_of<Scalar>(t.pages[position / kPage]) + (kPage + position % kPage) * t.dim;
+            keys_of<Scalar>(t.pages[position / kPage]) + (t.first_value + position % kPage) * t.dim;
         sum += weight[position] * load(values + column);
       }
       float* out = t.out + r * t.dim + column;
@@ -191,16 +193,84 @@ void value_words(const ValueColumns& t, int64_t steps, Word* target) {
   const auto row = [&](int64_t i) -> const BFloat16* {
     const int64_t position = t.begin + i;
     if (position >= t.end) return nullptr;
-    return keys_of<BFloat16>(t.pages[position / kPage]) + (kPage + position % kPage) * t.dim + t.first;
+    return keys_of<BFloat16>(t.pages[position / kPage]) + (t.first_value + position % kPage) * t.dim +
+           t.first;
   };
   for (int64_t s = 0; s < steps; ++s)
     pair(row(2 * s), row(2 * s + 1), t.there, t.width, target + s * t.width);
 }
 
+// Of kLanes rows of as many words, lane j of vector i and lane i of vector j change places: halves of blocks
+// first, single lanes last.
+template <int kHalf, int... kLane>
+inline void exchange_halves(Words* rows, std::integer_sequence<int, kLane...>) {
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kHalf) != 0) continue;
+    const Words upper = rows[i], lower = rows[i + kHalf];
+    rows[i] =
+        __builtin_shufflevector(upper, lower, ((kLane & kHalf) != 0 ? kLanes + kLane - kHalf : kLane)...);
+    rows[i + kHalf] =
+        __builtin_shufflevector(upper, lower, ((kLane & kHalf) != 0 ? kLanes + kLane : kLane + kHalf)...);
+  }
+}
+
+inline void transpose(Words* rows) {
+  constexpr auto kEach = std::make_integer_sequence<int, kLanes>();
+  if constexpr (kLanes >= 16) exchange_halves<kLanes / 2>(rows, kEach);
+  if constexpr (kLanes >= 8) exchange_halves<4>(rows, kEach);
+  exchange_halves<2>(rows, kEach);
+  exchange_halves<1>(rows, kEach);
+}
+
+// Words [kPage, count], `stride` bytes from row to row, as [count, kPage].
+void transpose_words(const char* from, int64_t stride, int64_t count, Word* target) {
+  int64_t column = 0;
+  for (; column + kLanes <= count; column += kLanes) {
+    for (int64_t row = 0; row < kPage; row += kLanes) {
+      Words block[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        __builtin_memcpy(&block[i], from + (row + i) * stride + column * int64_t{sizeof(Word)},
+                         sizeof(Words));
+      transpose(block);
+      for (int i = 0; i < kLanes; ++i)
+        __builtin_memcpy(target + (column + i) * kPage + row, &block[i], sizeof(Words));
+    }
+  }
+  for (; column < count; ++column) {
+    for (int64_t row = 0; row < kPage; ++row)
+      __builtin_memcpy(target + column * kPage + row, from + row * stride + column * int64_t{sizeof(Word)},
+                       sizeof(Word));
+  }
+}
+
+void keys_of_values_float32(const char* page, int64_t dim, char* target) {
+  transpose_words(page, dim * int64_t{sizeof(float)}, dim, reinterpret_cast<Word*>(target));
+}
+
+void keys_of_values_bfloat16(const char* page, int64_t dim, char* target) {
+  const BFloat16* values = keys_of<BFloat16>(page);
+  auto* keys = reinterpret_cast<BFloat16*>(target);
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t position = 0; position < kPage; ++position)
+      keys[d * kPage + position] = values[position * dim + d];
+  }
+}
+
+void key_words_of_values(const char* page, int64_t dim, int64_t steps, Word* target) {
+  transpose_words(page, dim * int64_t{sizeof(BFloat16)}, dim / 2, target);
+  for (int64_t s = dim / 2; s < steps; ++s) {
+    const BFloat16* last = s == dim / 2 && dim % 2 != 0 ? keys_of<BFloat16>(page) + dim - 1 : nullptr;
+    for (int64_t position = 0; position < kPage; ++position)
+      target[s * kPage + position] =
+          last != nullptr ? reinterpret_cast<const uint16_t&>(last[position * dim]) : 0;
+  }
+}
+
 }  // namespace
 
 extern const PagedAttentionKernels paged_attention_table;
-const PagedAttentionKernels paged_attention_table = {scores_float32,  scores_bfloat16, values_float32,
-                                                     values_bfloat16, key_words,       value_words};
+const PagedAttentionKernels paged_attention_table = {
+    scores_float32, scores_bfloat16,        values_float32,          values_bfloat16,    key_words,
+    value_words,    keys_of_values_float32, keys_of_values_bfloat16, key_words_of_values};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -28,6 +28,7 @@ struct PageValues {
   int64_t begin, end;        // positions
   float* out;                // [rows, dim]
   bool add;                  // to what is there
+  int64_t first_value;       // see below
 };
 
 // Columns [first, first + there) of the values at positions [begin, end), as `width` columns.
@@ -35,6 +36,8 @@ struct ValueColumns {
   const char* const* pages;  // page 0 holds positions from 0
   int64_t begin, end, dim;
   int64_t first, there, width;
+  // Of a page, in rows of dim, where the values begin: kPagePositions, or 0 where they are the keys, too.
+  int64_t first_value;
 };
 
 struct PagedAttentionKernels {
@@ -47,6 +50,11 @@ struct PagedAttentionKernels {
   // along positions.
   void (*key_words)(const char* page, int64_t dim, int64_t steps, Word* target);
   void (*value_words)(const ValueColumns& columns, int64_t steps, Word* target);
+  // Of a page of values alone, which are the keys, too [kPagePositions, dim]: them transposed, as a page has
+  // keys that lie by themselves, and what key_words() makes of those.
+  void (*keys_of_values_float32)(const char* page, int64_t dim, char* target);
+  void (*keys_of_values_bfloat16)(const char* page, int64_t dim, char* target);
+  void (*key_words_of_values)(const char* page, int64_t dim, int64_t steps, Word* target);
 };
 const PagedAttentionKernels& paged_attention_kernels();
 

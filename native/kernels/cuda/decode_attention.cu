@@ -4,7 +4,7 @@
 #include "kernels/key_splits.h"
 #include "kernels/paged_attention.h"
 
-// A block takes a part of a row's keys (kernels/key_splits.h) and up to kGroup query heads of one key head;
+// A block takes a part of a row's keys (kernels/key_splits.h) and some query heads of one key head, kGroup;
 // each of its warps takes every kWarps-th page with a softmax of its own, and these are put together at the
 // end. A lane is a position while scores are made, and columns of D while values are summed. The parts of a
 // row come together in a second launch; a row that has one part is done before it.
@@ -12,7 +12,6 @@ namespace troupe::kernels::cuda {
 
 namespace {
 
-constexpr int kGroup = 8;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 static_assert(kPagePositions == kWarp);
@@ -27,7 +26,10 @@ struct Args {
   float* partial;  // [rows, heads, splits, D + 2] of rows with several parts: values, then their SoftmaxPart
   int splits;      // the most that a row has
   int64_t qkv_stride, max_pages, layer_bytes, head_bytes;
-  int num_heads, num_kv_heads, head_dim, group_chunks, window;
+  int num_heads, num_kv_heads, head_dim, window;
+  // Of a page's part: number d of the key at a position is at d * key_stride + position * position_stride,
+  // and the values begin at first_value; 0: they are the keys.
+  int key_stride, position_stride, first_value;
   float scale, softcap;
   const float* sinks;  // [heads]; null: none
 };
@@ -64,8 +66,8 @@ __device__ inline float* partial_of(const Args& a, int64_t row, int64_t query_he
   return a.partial + ((row * a.num_heads + query_head) * a.splits + split) * (a.head_dim + 2);
 }
 
-// kColumns: columns of D per lane.
-template <typename T, int kColumns>
+// kColumns: columns of D per lane. kGroup: as many query heads as registers hold the sums of.
+template <typename T, int kColumns, int kGroup>
 __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
   constexpr int kDim = kColumns * kWarp;
   __shared__ float queries[kGroup][kDim];
@@ -74,9 +76,9 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
   __shared__ float partial[kWarps][kDim];
 
   const int64_t row = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y) / a.group_chunks;
-  const int group_size = a.num_heads / a.num_kv_heads;
-  const int first_query = static_cast<int>(blockIdx.y) % a.group_chunks * kGroup;
+  const int group_size = a.num_heads / a.num_kv_heads, chunks = (group_size + kGroup - 1) / kGroup;
+  const int head = static_cast<int>(blockIdx.y) / chunks;
+  const int first_query = static_cast<int>(blockIdx.y) % chunks * kGroup;
   const int groups = min(kGroup, group_size - first_query);
   const int dim = a.head_dim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -91,8 +93,10 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
   const int slot = (keys.length - 1) % kWarp;
   T* last_page = reinterpret_cast<T*>(pages[keys.num_pages - 1] + head_offset);
   for (int d = threadIdx.x; split == splits - 1 && d < dim; d += kThreads) {
-    last_page[d * kWarp + slot] = qkv[static_cast<int64_t>(a.num_heads + head) * dim + d];
-    last_page[static_cast<int64_t>(kWarp + slot) * dim + d] =
+    last_page[d * a.key_stride + slot * a.position_stride] =
+        qkv[static_cast<int64_t>(a.num_heads + head) * dim + d];
+    if (a.first_value == 0) continue;
+    last_page[a.first_value + slot * dim + d] =
         qkv[static_cast<int64_t>(a.num_heads + a.num_kv_heads + head) * dim + d];
   }
   for (int i = threadIdx.x; i < groups * dim; i += kThreads)
@@ -113,11 +117,11 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
     keys.visible(page, begin, end);
     if (begin >= end) continue;
     const T* page_keys = reinterpret_cast<const T*>(pages[page] + head_offset);
-    const T* page_values = page_keys + static_cast<int64_t>(kWarp) * dim;
+    const T* page_values = page_keys + a.first_value;
     const bool counts = lane >= begin && lane < end;
     float score[kGroup] = {};
     for (int d = 0; d < dim; ++d) {
-      const float key = to_float(page_keys[d * kWarp + lane]);
+      const float key = to_float(page_keys[d * a.key_stride + lane * a.position_stride]);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) score[g] += g < groups ? queries[g][d] * key : 0.0f;
     }
@@ -220,18 +224,26 @@ __global__ void __launch_bounds__(kThreads) combine_parts_kernel(Args a) {
   }
 }
 
+template <typename T, int kColumns, int kGroup>
+void launch_heads(const Args& a, int64_t rows) {
+  const int64_t chunks = ceil_div(a.num_heads / a.num_kv_heads, kGroup);
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_kv_heads * chunks),
+                  static_cast<unsigned>(a.splits));
+  launch_kernel(decode_attention_kernel<T, kColumns, kGroup>, grid, kThreads, a);
+}
+
 template <typename T>
 void launch(const Args& a, int64_t rows) {
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_kv_heads * a.group_chunks),
-                  static_cast<unsigned>(a.splits));
   if (a.head_dim <= 32) {
-    launch_kernel(decode_attention_kernel<T, 1>, grid, kThreads, a);
+    launch_heads<T, 1, 8>(a, rows);
   } else if (a.head_dim <= 64) {
-    launch_kernel(decode_attention_kernel<T, 2>, grid, kThreads, a);
+    launch_heads<T, 2, 8>(a, rows);
   } else if (a.head_dim <= 128) {
-    launch_kernel(decode_attention_kernel<T, 4>, grid, kThreads, a);
+    launch_heads<T, 4, 8>(a, rows);
+  } else if (a.head_dim <= 256) {
+    launch_heads<T, 8, 8>(a, rows);
   } else {
-    launch_kernel(decode_attention_kernel<T, 8>, grid, kThreads, a);
+    launch_heads<T, kMaxPagedHeadDim / kWarp, 4>(a, rows);
   }
   if (a.splits == 1) return;
   const dim3 heads(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_heads));
@@ -259,7 +271,6 @@ void launch_slices(Args a, int64_t rows) {
 void decode_attention(const PagedAttention& task) {
   const int64_t rows = task.queries.size(0);
   if (rows == 0) return;
-  const int64_t groups = task.num_heads / task.num_kv_heads;
   Args a{};
   a.qkv = task.qkv.const_data_ptr();
   a.out = task.out.mutable_data_ptr();
@@ -269,11 +280,14 @@ void decode_attention(const PagedAttention& task) {
   a.max_pages = task.pages.size(1);
   a.splits = KeySplits::most(static_cast<int>(a.max_pages), static_cast<int>(task.window));
   a.layer_bytes = task.layer_bytes;
-  a.head_bytes = 2 * task.head_dim * kPagePositions * static_cast<int64_t>(task.qkv.element_size());
+  a.head_bytes = (task.keys_hold_values ? 1 : 2) * task.head_dim * kPagePositions *
+                 static_cast<int64_t>(task.qkv.element_size());
   a.num_heads = static_cast<int>(task.num_heads);
   a.num_kv_heads = static_cast<int>(task.num_kv_heads);
   a.head_dim = static_cast<int>(task.head_dim);
-  a.group_chunks = static_cast<int>(ceil_div(groups, kGroup));
+  a.key_stride = task.keys_hold_values ? 1 : kWarp;
+  a.position_stride = task.keys_hold_values ? a.head_dim : 1;
+  a.first_value = task.keys_hold_values ? 0 : kWarp * a.head_dim;
   a.window = static_cast<int>(task.window);
   a.scale = task.scale;
   a.softcap = task.softcap;

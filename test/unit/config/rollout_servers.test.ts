@@ -140,6 +140,12 @@ const REFUSED: [string, string[], string, RegExp][] = [
     'quantization',
     /is of our own engine/,
   ],
+  [
+    'latents in a server of others',
+    ['name=vllm', 'mode=managed', 'latent_cache=true'],
+    'latent_cache',
+    /is of our own engine/,
+  ],
   ['weights of 4 bits', ['quantization=int4'], 'quantization', /expected one of int8, fp8, or null/],
   ['a name without servers', ['name=hf', 'mode=managed'], 'name', /got hf/],
   ['no addresses', ['name=vllm', 'mode=server'], 'server.addresses', /expected URLs/],

@@ -23,7 +23,8 @@ export function checkDrafts({ actor_rollout_ref: { rollout } }: ResolvedConfig):
 
 /** @throws ConfigError naming the key */
 export function checkRolloutServers(config: ResolvedConfig): void {
-  const { name, mode, server, quantization, speculative_config } = config.actor_rollout_ref.rollout;
+  const { name, mode, server, quantization, latent_cache, speculative_config } =
+    config.actor_rollout_ref.rollout;
   const refuse = (key: string, message: string): never => {
     throw new ConfigError(`${ROLLOUT}.${key}: ${message}`, `${ROLLOUT}.${key}`);
   };
@@ -37,6 +38,8 @@ export function checkRolloutServers(config: ResolvedConfig): void {
       'quantization',
       `is of our own engine, but mode is ${mode}: give the server its own arguments for it`,
     );
+  if (latent_cache)
+    refuse('latent_cache', `is of our own engine, but mode is ${mode}: leave it to the server, or set false`);
   if (speculative_config.method !== null)
     refuse(
       'speculative_config.method',

@@ -82,6 +82,11 @@ export const rolloutSection = {
     null,
     'Our own engine generates with weights of 8 bits, one scale per output; rollout correction is then decoupled_token_is unless its keys are given.',
   ),
+  latent_cache: field(
+    bool,
+    false,
+    'Of models with latent attention: our own engine keeps latents in the place of the keys and values of all heads.',
+  ),
   speculative_config: speculativeSection,
   quantization_config_file: needs('quantised generation by a file'),
   mtp: ignored('actor_rollout_ref.model.mtp says it'),

@@ -11,12 +11,13 @@ import { RUN_LIMITS } from '../../base/limits';
 import { show } from '../../base/text';
 import type { RoleEngine } from '../../engine/role_engine';
 import { expertBytes } from '../../engine/routed_experts';
+import { latentCacheProblem } from '../../model/latent_cache';
 import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
 import { type ModelBounds, refuseOutside } from '../check_request';
 import { draftOptions, type SpeculativeConfig } from './speculative_options';
 
-/** None of them changes a token, but `quantization`, `tensorParallel` where rounding decides, and `eosTokenIds`, which end responses. */
+/** None of them changes a token, but `quantization`, `tensorParallel` and `latentCache` where rounding decides, and `eosTokenIds`, which end responses. */
 export interface NativeRolloutConfig {
   /** Requests that run at the same time on a rank, 256. */
   maxNumSeqs?: number;
@@ -40,6 +41,11 @@ export interface NativeRolloutConfig {
    */
   quantization?: 'int8' | 'fp8';
   /**
+   * Of a model with latent attention (`deepseek_v3`, `kimi_k2`): keep the latents of a token in the place of the keys and values of all heads, false. For
+   * DeepSeek-V3 that is 1/85 of the memory. Log-probs then round otherwise than those of training.
+   */
+  latentCache?: boolean;
+  /**
    * Neighbouring ranks that decode together, each with its part of every matrix and of the cache, 1: for a model that does not fit on one beside its
    * cache, trained with whole matrices (not under `parallel` or `pipeline`, which generation follows). Log-probs then round as under tensor parallelism.
    */
@@ -62,6 +68,7 @@ const KEYS = [
   'enablePrefixCaching',
   'freeCacheEngine',
   'quantization',
+  'latentCache',
   'tensorParallel',
   'speculative',
   'eosTokenIds',
@@ -91,6 +98,7 @@ export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): Nativ
     prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
     tensorParallel: tensorParallelOf(where, engine, o.tensorParallel),
     quantization: quantizationOf(where, engine, o.quantization),
+    latentCache: latentCacheOf(where, engine, o.latentCache),
     routedExperts: routedExpertsOf(where, engine, o.routedExperts),
     drafts: draftOptions(engine, o.speculative),
   };
@@ -130,6 +138,13 @@ function tensorParallelOf(where: string, engine: RoleEngine, given: unknown): nu
   const problem = tensorProblem(tp, engine.model.config);
   if (problem !== null) throw refuse(problem);
   return tp;
+}
+
+function latentCacheOf(where: string, { model }: RoleEngine, given: unknown): boolean {
+  const wanted = flagOption(where, 'latentCache', given, false);
+  const problem = latentCacheProblem(model.config);
+  if (wanted && problem !== null) throw badOption(where, `latentCache: ${problem}: leave it out`);
+  return wanted;
 }
 
 function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {
