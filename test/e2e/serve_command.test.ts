@@ -2,8 +2,10 @@
 import { spawnSync } from 'node:child_process';
 import { cpSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { readTensors } from '../../ts/checkpoint/safetensors';
+import { CONFORMANCE } from '../helpers/conformance';
 import { Command, type Exit, runCommand } from '../helpers/e2e_process';
-import { Workspace } from '../helpers/e2e_workspace';
+import { Workspace, writeSafetensors } from '../helpers/e2e_workspace';
 import { announced, ask, client, OPTIONS, writeServedModel } from '../helpers/serve/served_model';
 
 const END_ONCE_TOLD = resolve('test/helpers/end_once_told.cjs');
@@ -74,6 +76,36 @@ test('a cache that is smaller than the model bounds requests, and serve has the 
   expect(await run('--gpu-memory-utilization', '1.5')).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),
+  });
+});
+
+test('latents are kept where the model has them, unless keys and values are asked for', async () => {
+  const moonlight = join(CONFORMANCE, 'models', 'moonlight', 'actor');
+  const read = (directory: string) => JSON.parse(readFileSync(join(directory, 'config.json'), 'utf8'));
+  const vocabulary = read(workspace.file('model')).vocab_size as number; // the tokenizer's
+  copyModel('latents', { ...read(moonlight), max_position_embeddings: 1_000_000, vocab_size: vocabulary });
+  const tensors = [...readTensors(moonlight).values()].map(({ name, dtype, shape, file, offset, bytes }) => {
+    const data = readFileSync(file).subarray(offset, offset + bytes);
+    if (!/embed_tokens|lm_head/.test(name)) return { name, dtype, shape, data };
+    const [rows, width] = shape as [number, number];
+    const more = Buffer.alloc(((vocabulary - rows) * bytes) / rows);
+    return { name, dtype, shape: [vocabulary, width], data: Buffer.concat([data, more]) };
+  });
+  writeSafetensors(join(workspace.file('latents'), 'model.safetensors'), tensors);
+  // Tokens that the cache has room for.
+  const room = async (...options: string[]): Promise<number> => {
+    const args = ['serve', workspace.file('latents'), ...OPTIONS, '--gpu-memory-utilization', '0.001'];
+    const own = new Command([...args, ...options]);
+    const [model] = (await client(await announced(own)).models.list()).data;
+    own.kill('SIGTERM');
+    expect((await own.exited).code).toBe(0);
+    return (model as unknown as { max_model_len: number }).max_model_len;
+  };
+  // 10 + 4 numbers per layer in the place of 4 heads x 2 x 12, in whole pages.
+  expect((await room()) / (await room('--no-latent-cache'))).toBeCloseTo(96 / 14, 1);
+  expect(await runCommand(['serve', workspace.file('model'), ...OPTIONS, '--latent-cache'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--latent-cache: the model has no latent attention'),
   });
 });
 

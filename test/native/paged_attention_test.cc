@@ -1,7 +1,6 @@
 #include "rollout/paged_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -13,109 +12,12 @@
 #include "kernels/device_ops.h"
 #include "kernels/gemm.h"
 #include "kernels/key_splits.h"
-#include "toy_decoder.h"
+#include "paged_case.h"
 
 using namespace troupe;
+using namespace troupe::test;
 
 namespace {
-
-struct Shape {
-  int64_t heads, kv_heads, dim;
-};
-
-// The reference does little per operation: waking threads for it would take longer than its work.
-struct OneThread {
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before); }
-  const int before = at::get_num_threads();
-};
-
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  return at::randn(sizes, generator, at::kFloat).to(dtype);
-}
-
-// Sequences in pages that lie in no order, their rows of one layer, and what attention makes of them.
-struct Case {
-  ModelConfig config = test::toy_config();
-  ops::AttentionSpec spec;
-  std::vector<int64_t> lengths;
-  std::vector<std::vector<int32_t>> pages;
-  std::vector<int64_t> offsets{0};
-  at::Tensor qkv;  // [sum of lengths, (Q+2K)*D]
-  static constexpr int64_t kLayer = 1;
-  static constexpr int32_t kPool = 211;  // pages
-
-  // latents: keys hold the values.
-  Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype,
-       std::vector<int64_t> lengths_of, bool latents = false)
-      : spec{shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)),
-             softcap,     window},
-        lengths(std::move(lengths_of)) {
-    config.num_heads = shape.heads;
-    config.num_kv_heads = shape.kv_heads;
-    config.head_dim = shape.dim;
-    if (latents) config.latent = LatentConfig{.absorbed = true};
-    int32_t next = 0;
-    for (const int64_t length : lengths) {
-      pages.emplace_back();
-      for (int64_t page = 0; page < KvCache::pages_for(length); ++page)
-        pages.back().push_back(next++ * 7 % kPool);
-      offsets.push_back(offsets.back() + length);
-    }
-    qkv = random({offsets.back(), config.qkv_size()}, 3, dtype);
-  }
-
-  KvCache cache() const {
-    KvCache cache(config, qkv.scalar_type(), qkv.device(), kPool);
-    // What no position has written may hold anything.
-    const at::Tensor everything = at::full({kPagePositions, config.qkv_size()}, std::nan(""), qkv.options());
-    for (int32_t page = 0; page < kPool; ++page) {
-      std::vector<KvSlot> slots;
-      for (int32_t slot = 0; slot < kPagePositions; ++slot) slots.push_back({page, slot});
-      if (qkv.is_cpu()) {
-        cache.store(kLayer, slots, everything, 0, kPagePositions);
-      } else {
-        cache.store(kLayer, at::full({kPagePositions}, page, qkv.options().dtype(at::kLong)),
-                    at::arange(kPagePositions, qkv.options().dtype(at::kLong)), everything);
-      }
-    }
-    return cache;
-  }
-
-  // All rows, in steps of at most `chunk` positions of every sequence. every: of a run only each every-th row
-  // is wanted, and the others are NaN.
-  at::Tensor run(int64_t chunk, bool reference = false, int64_t every = 1) const {
-    const KvCache pool = cache();
-    const at::Tensor out = at::zeros({offsets.back(), config.q_size()}, qkv.options());
-    for (int64_t begin = 0; begin < *std::max_element(lengths.begin(), lengths.end()); begin += chunk) {
-      std::vector<RowRun> runs;
-      std::vector<int64_t> rows;
-      for (size_t s = 0; s < lengths.size(); ++s) {
-        const int64_t count = std::min(chunk, lengths[s] - begin);
-        if (count <= 0) continue;
-        runs.push_back({static_cast<int64_t>(rows.size()), begin, count, &pages[s]});
-        for (int64_t i = 0; i < count; ++i) rows.push_back(offsets[s] + begin + i);
-      }
-      const at::Tensor index = at::tensor(rows, at::kLong).to(qkv.device());
-      const at::Tensor step_out = at::full({index.size(0), config.q_size()}, NAN, qkv.options());
-      std::vector<RowRun> wanted;
-      for (const RowRun& run : runs) {
-        for (int64_t i = 0; i < run.count; i += every)
-          wanted.push_back({run.row + i, run.position + i, 1, run.pages});
-      }
-      const StepRows step(runs, pool, chunk == 1);
-      const at::Tensor inputs = qkv.index_select(0, index);
-      if (reference) {
-        paged_attention_reference(spec, pool, kLayer, step, inputs, step_out);
-      } else {
-        paged_attention(spec, pool, kLayer, step, inputs, step_out, every > 1 ? &wanted : nullptr);
-      }
-      out.index_copy_(0, index, step_out);
-    }
-    return out;
-  }
-};
 
 const std::vector<int64_t> kLengths = {1, 31, 32, 33, 65, 70, 200};
 
@@ -126,7 +28,7 @@ void compare_all(at::Device device) {
     for (const int64_t window : {0, 1, 33}) {
       for (const double softcap : {0.0, 2.0}) {
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-          Case c(shape, window, softcap, dtype, {1, 33, 70});
+          PagedCase c(shape, window, softcap, dtype, {1, 33, 70});
           c.qkv = c.qkv.to(device);
           if (window != 1) c.spec.sinks = random({shape.heads}, 5, dtype).to(device);
           const at::Tensor out = c.run(16), expected = c.run(64, true);
@@ -165,7 +67,7 @@ TEST(gpu_kernel_equals_reference) {
   const OneThread one_thread;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const Shape& shape : {Shape{3, 1, 13}, Shape{2, 2, 300}, Shape{6, 1, 576}}) {
-      Case c(shape, 0, 0, dtype, {1, 33, 70, 530}, /*latents=*/true);
+      PagedCase c(shape, 0, 0, dtype, {1, 33, 70, 530}, /*latents=*/true);
       c.qkv = c.qkv.to(at::kCUDA);
       const double tolerance = dtype == at::kFloat ? 3e-6 : 8e-3;
       const at::Tensor expected = c.run(1000, true).to(at::kFloat);
@@ -176,11 +78,11 @@ TEST(gpu_kernel_equals_reference) {
   // Rows of one part of their keys and of several, with windows that begin anywhere.
   for (const auto& [shape, window] :
        {std::pair(Shape{6, 2, 10}, 0), std::pair(Shape{14, 2, 64}, 600), std::pair(Shape{16, 8, 128}, 20)}) {
-    Case c(shape, window, 0, at::kFloat, {1, 512, 513, 1100});
+    PagedCase c(shape, window, 0, at::kFloat, {1, 512, 513, 1100});
     c.qkv = c.qkv.to(at::kCUDA);
     const at::Tensor out = c.run(100);
     CHECK(at::allclose(out, c.run(2000, true), 3e-6, 3e-6));
-    Case alone(shape, window, 0, at::kFloat, {1100});
+    PagedCase alone(shape, window, 0, at::kFloat, {1100});
     alone.qkv = c.qkv.narrow(0, 1026, 1100);
     CHECK(at::equal(alone.run(100), out.narrow(0, 1026, 1100)));
   }
@@ -242,7 +144,7 @@ TEST(rows_have_the_bits_of_training) {
     for (const int64_t window : {0, 20, 600}) {
       for (const double softcap : {0.0, 30.0}) {
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-          Case c(shape, window, softcap, dtype, {1, 33, 200, 2200});
+          PagedCase c(shape, window, softcap, dtype, {1, 33, 200, 2200});
           if (softcap == 0) c.spec.sinks = random({shape.heads}, 5, dtype);
           const auto compare = [&] {
             const at::Tensor trained = at::empty({c.offsets.back(), c.config.q_size()}, c.qkv.options());
@@ -261,38 +163,16 @@ TEST(rows_have_the_bits_of_training) {
   }
 }
 
-// The same keys, in pages of keys and values that are stored apart, and in pages of values that are the keys.
-TEST(keys_that_hold_the_values_give_the_bits_of_both_apart) {
-  const OneThread one_thread;
-  const auto compare = [](at::ScalarType dtype) {
-    for (const Shape& shape : {Shape{1, 1, 1}, Shape{4, 1, 19}, Shape{3, 1, 40}, Shape{16, 1, 576}}) {
-      for (const int64_t window : {0, 33}) {
-        Case together(shape, window, 0, dtype, {1, 33, 70, 700}, /*latents=*/true);
-        Case apart(shape, window, 0, dtype, together.lengths);
-        const at::Tensor values = together.qkv.narrow(1, shape.heads * shape.dim, shape.dim);
-        apart.qkv = at::cat({together.qkv, values}, 1);
-        const at::Tensor out = together.run(50);
-        CHECK(at::isfinite(out).all().item<bool>());
-        CHECK(at::equal(out, apart.run(50)));
-        CHECK(at::equal(out, together.run(1)));
-        CHECK(at::equal(together.run(64, true), apart.run(64, true)));
-      }
-    }
-  };
-  for_each_bfloat16_gemm([&] { compare(at::kBFloat16); });
-  compare(at::kFloat);
-}
-
 TEST(samples_of_one_prompt_read_its_pages_together_with_the_bits_of_each_alone) {
   const OneThread one_thread;
   constexpr int64_t kPrompt = 3 * kPagePositions;
   const auto compare = [](at::ScalarType dtype) {
     for (const int64_t window : {0, 40}) {
       const std::vector<int64_t> lengths{kPrompt + 1, kPrompt + 40, kPrompt + 3, 20, 600};
-      Case apart({6, 2, 64}, window, 0, dtype, lengths);
+      PagedCase apart({6, 2, 64}, window, 0, dtype, lengths);
       for (size_t s = 1; s < 3; ++s)
         apart.qkv.narrow(0, apart.offsets[s], kPrompt).copy_(apart.qkv.narrow(0, 0, kPrompt));
-      Case together = apart;
+      PagedCase together = apart;
       for (size_t s = 1; s < 3; ++s) std::copy_n(together.pages[0].begin(), 3, together.pages[s].begin());
       for (const int64_t chunk : {1, 16, 1000}) CHECK(at::equal(together.run(chunk), apart.run(chunk)));
     }
@@ -303,7 +183,7 @@ TEST(samples_of_one_prompt_read_its_pages_together_with_the_bits_of_each_alone) 
 
 TEST(results_do_not_depend_on_threads) {
   const OneThread one_thread;
-  const Case c({6, 2, 64}, 0, 0, at::kFloat, kLengths);
+  const PagedCase c({6, 2, 64}, 0, 0, at::kFloat, kLengths);
   const at::Tensor expected = c.run(50);
   for (const int threads : {2, 3}) {
     at::set_num_threads(threads);
@@ -311,26 +191,9 @@ TEST(results_do_not_depend_on_threads) {
   }
 }
 
-TEST(a_page_whose_keys_hold_the_values_is_half_as_large_and_gives_both) {
-  ModelConfig config = test::toy_config();
-  config.num_kv_heads = 1;
-  const int64_t apart = KvCache::page_bytes(config, at::kFloat);
-  config.latent = LatentConfig{.absorbed = true};
-  CHECK(2 * KvCache::page_bytes(config, at::kFloat) == apart);
-  const at::Tensor qkv = random({3, config.qkv_size()}, 2, at::kFloat);
-  const KvCache on_host(config, at::kFloat, at::kCPU, 2), by_operations(config, at::kFloat, at::kCPU, 2);
-  on_host.store(1, {{1, 0}, {1, 1}, {1, 2}}, qkv, 0, 3);
-  by_operations.store(1, at::ones({3}, at::kLong), at::arange(3, at::kLong), qkv);
-  const at::Tensor expected = qkv.narrow(1, config.q_size(), config.kv_size());
-  for (const int64_t part : {0, 1}) {
-    for (const KvCache* cache : {&on_host, &by_operations})
-      CHECK(at::equal(cache->gather(1, part, {1})[0].narrow(0, 0, 3), expected));
-  }
-}
-
 // On a GPU every operation is a launch.
 TEST(rows_of_many_pages_are_stored_in_as_many_operations_as_those_of_one) {
-  const ModelConfig config = test::toy_config();
+  const ModelConfig config = toy_config();
   constexpr int64_t kPages = 8, kRows = kPages * kPagePositions;
   const KvCache cache(config, at::kFloat, at::kCPU, kPages), expected(config, at::kFloat, at::kCPU, kPages);
   const at::Tensor qkv = random({kRows, config.qkv_size()}, 2, at::kFloat);
@@ -359,7 +222,7 @@ TEST(rows_of_many_pages_are_stored_in_as_many_operations_as_those_of_one) {
 }
 
 TEST(a_page_is_copied_with_all_of_its_layers) {
-  const ModelConfig config = test::toy_config();
+  const ModelConfig config = toy_config();
   CHECK(KvCache::page_bytes(config, at::kFloat) == 2 * 2 * 2 * 10 * 32 * 4);
   const KvCache cache(config, at::kFloat, at::kCPU, 3);
   CHECK(cache.bytes() == 3 * 2 * 2 * 2 * 10 * 32 * 4);

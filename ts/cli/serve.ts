@@ -9,6 +9,7 @@ import { TextThreads } from '../data/text_threads';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { hasImageProcessor, readImageProcessor } from '../model/image_processor';
+import { latentCacheProblem } from '../model/latent_cache';
 import { tensorProblem } from '../model/tensor_parts';
 import type { RolloutEngine } from '../rollout/engine';
 import type { SpeculativeConfig } from '../rollout/native/speculative_options';
@@ -37,6 +38,8 @@ export interface ServeOptions {
   maxModelLen: number | null;
   /** Share of memory for keys and values; null: the engine's default. */
   gpuMemoryUtilization: number | null;
+  /** null: latents are kept where the model has latent attention. */
+  latentCache: boolean | null;
   /** Drafted per request and step; 0: none. */
   numSpeculativeTokens: number;
   /** Where drafts come from. */
@@ -70,6 +73,9 @@ export async function serve(
   const problem = tensorProblem(tensorParallel, config);
   if (problem !== null)
     throw new UsageError(`serve: --tensor-parallel-size: ${problem} of the model, got ${tensorParallel}`);
+  const noLatents = latentCacheProblem(config);
+  if (options.latentCache === true && noLatents !== null)
+    throw new UsageError(`serve: --latent-cache: ${noLatents}: leave it out`);
   const tokenizer = Tokenizer.load(directory, {
     chatTemplate: chatTemplate === null ? null : readRegularFile(chatTemplate),
   });
@@ -87,6 +93,7 @@ export async function serve(
       // Nobody else wants the memory, and the next request may begin like one before it.
       freeCacheEngine: false,
       tensorParallel,
+      latentCache: options.latentCache ?? noLatents === null,
       eosTokenIds: endTokenIds(eosTokenIds, tokenizer),
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),

@@ -56,6 +56,11 @@ export const withServe = (y: Argv) =>
       describe:
         "Share of the GPU's memory for the model and the cache of keys and values, 0.5; on a CPU a quarter of it, of the machine's memory, for the cache",
     })
+    .option('latent-cache', {
+      type: 'boolean',
+      describe:
+        'Keep latents in the place of keys and values (--no-latent-cache: those of all heads); default: where the model has latent attention',
+    })
     .option('num-speculative-tokens', {
       type: 'number',
       requiresArg: true,
@@ -135,6 +140,7 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     tensorParallel,
     maxModelLen: a.maxModelLen ?? null,
     gpuMemoryUtilization: share ?? null,
+    latentCache: a.latentCache ?? null,
     numSpeculativeTokens: a.numSpeculativeTokens,
     speculativeMethod: a.speculativeMethod,
     readImages: a.readImages ?? null,
