@@ -26,7 +26,8 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
   require(rest >= page, ErrorCode::kInvalidArgument, "[rollout] the cache of keys and values has ",
           options.kv_cache_bytes, " bytes, less than one page of ", kPagePositions, " positions, ", page,
           " bytes", slot > 0 ? ", and the state of one sequence, " + std::to_string(slot) + " bytes" : "",
-          ": give it more memory (gpu_memory_utilization)");
+          ": give it more memory (gpu_memory_utilization)",
+          config.latent && !config.latent->absorbed ? ", or keep latents in their place (latent_cache)" : "");
   // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();

@@ -57,6 +57,11 @@ struct Piece {
   int64_t first, count;  // positions
 };
 
+// Query heads of a key head, of all that it has: [first, first + count).
+struct QueryHeads {
+  int64_t first, count;
+};
+
 class Attention {
  public:
   // lse [Q, rows] float32: written where it is defined.
@@ -74,10 +79,11 @@ class Attention {
 
   // As attention.cc's forward_block, with keys and values in pages and the rows that are there alone. The
   // first `shared` pages are read by a neighbour of the piece, too.
-  void run(const Piece& piece, int64_t head, int64_t shared, Scratch& scratch) const {
+  void run(const Piece& piece, int64_t head, const QueryHeads& queries, int64_t shared,
+           Scratch& scratch) const {
     const bool float32 = cache_.dtype() == at::kFloat;
     const auto& kernels = kernels::paged_attention_kernels();
-    const int64_t dim = spec_.head_dim, rows = shape_.groups * piece.count;
+    const int64_t dim = spec_.head_dim, rows = queries.count * piece.count;
     const int64_t end = piece.first + piece.count;  // of the keys
     const int64_t key_begin = shape_.first_key(piece.first / shape_.query_block * shape_.query_block);
     const int64_t first_page = key_begin / kPagePositions;
@@ -100,12 +106,12 @@ class Attention {
     float* const scores = correction + rows;
 
     if (scratch.products) {
-      scratch.products->take_queries(rows, dim,
-                                     [&](at::BFloat16* target) { load<at::BFloat16>(piece, head, target); });
+      scratch.products->take_queries(
+          rows, dim, [&](at::BFloat16* target) { load<at::BFloat16>(piece, head, queries, target); });
     } else if (float32) {
-      load<float>(piece, head, q);
+      load<float>(piece, head, queries, q);
     } else {
-      load<at::BFloat16>(piece, head, q);
+      load<at::BFloat16>(piece, head, queries, q);
     }
     std::fill(row_max, row_max + rows, -std::numeric_limits<float>::infinity());
     std::fill(row_sum, row_sum + rows, 0.0f);
@@ -122,7 +128,7 @@ class Attention {
                                           scores, ld};
         multiply_keys(product, scratch);
       }
-      kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);
+      kernels::ScoreBlock softmax = shape_.block(queries.count, piece.first, piece.count, k0, cols);
       softmax.ld = ld;
       kernels::attention_kernels().softmax(block, softmax, row_max, row_sum, correction);
       const bool add = k0 != key_begin;
@@ -137,8 +143,8 @@ class Attention {
       }
     }
     kernels::attention_kernels().divide_rows(o, rows, dim, row_sum);
-    store(piece, head, o);
-    if (lse_ != nullptr) store_sums(piece, head, row_max, row_sum);
+    store(piece, head, queries, o);
+    if (lse_ != nullptr) store_sums(piece, head, queries, row_max, row_sum);
   }
 
  private:
@@ -167,18 +173,18 @@ class Attention {
       multiply(product);
     }
   }
-  // Row g * count + i: query head g of the key head's at the piece's position i.
+  // Row g * count + i: the g-th of these query heads at the piece's position i.
   template <typename Scalar, typename Operand>
-  void load(const Piece& piece, int64_t head, Operand* q) const {
-    for (int64_t g = 0; g < shape_.groups; ++g) {
-      const int64_t at = row_of(piece) * qkv_ld_ + shape_.q_column(head, g);
+  void load(const Piece& piece, int64_t head, const QueryHeads& queries, Operand* q) const {
+    for (int64_t g = 0; g < queries.count; ++g) {
+      const int64_t at = row_of(piece) * qkv_ld_ + shape_.q_column(head, queries.first + g);
       ops::attention::load_rows(reinterpret_cast<const Scalar*>(qkv_) + at, qkv_ld_, piece.count,
                                 spec_.head_dim, q + g * piece.count * spec_.head_dim);
     }
   }
-  void store(const Piece& piece, int64_t head, const float* o) const {
-    for (int64_t g = 0; g < shape_.groups; ++g) {
-      const int64_t at = row_of(piece) * out_ld() + shape_.q_column(head, g);
+  void store(const Piece& piece, int64_t head, const QueryHeads& queries, const float* o) const {
+    for (int64_t g = 0; g < queries.count; ++g) {
+      const int64_t at = row_of(piece) * out_ld() + shape_.q_column(head, queries.first + g);
       const float* source = o + g * piece.count * spec_.head_dim;
       if (cache_.dtype() == at::kFloat) {
         ops::attention::store_rows(source, piece.count, spec_.head_dim, reinterpret_cast<float*>(out_) + at,
@@ -189,9 +195,10 @@ class Attention {
       }
     }
   }
-  void store_sums(const Piece& piece, int64_t head, const float* row_max, const float* row_sum) const {
-    for (int64_t g = 0; g < shape_.groups; ++g) {
-      float* const target = lse_ + (head * shape_.groups + g) * lse_ld_ + row_of(piece);
+  void store_sums(const Piece& piece, int64_t head, const QueryHeads& queries, const float* row_max,
+                  const float* row_sum) const {
+    for (int64_t g = 0; g < queries.count; ++g) {
+      float* const target = lse_ + (head * shape_.groups + queries.first + g) * lse_ld_ + row_of(piece);
       for (int64_t i = 0, at = g * piece.count; i < piece.count; ++i, ++at)
         target[i] = row_max[at] + std::log(row_sum[at]);
     }
@@ -240,6 +247,10 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
       spec.sinks.defined() ? at::empty({spec.num_heads, rows.size()}, at::kFloat) : at::Tensor();
   const Attention attention(spec, cache, layer, qkv, out, lse);
   const auto count = static_cast<int64_t>(pieces.size());
+  const int64_t groups = spec.num_heads / spec.num_kv_heads, threads = at::get_num_threads();
+  // A key head's queries are more than one piece of work where there would be fewer than threads.
+  const int64_t parts =
+      std::clamp<int64_t>(threads / std::max<int64_t>(count * spec.num_kv_heads, 1), 1, groups);
   // Head by head over all pieces.
   const auto attend = [&](int64_t begin, int64_t end) {
     Scratch scratch(cache.dtype() == at::kBFloat16);
@@ -249,18 +260,19 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
       if (i > begin && at > 0) shared = shared_pages(pieces[at], pieces[at - 1]);
       if (i + 1 < end && at + 1 < pieces.size())
         shared = std::max(shared, shared_pages(pieces[at], pieces[at + 1]));
-      attention.run(pieces[at], i / count, shared, scratch);
+      const int64_t head = i / count / parts, part = i / count % parts, first = groups * part / parts;
+      attention.run(pieces[at], head, {first, groups * (part + 1) / parts - first}, shared, scratch);
     }
   };
-  const int64_t work = count * spec.num_kv_heads;
+  const int64_t work = count * spec.num_kv_heads * parts;
   if (keys_moved * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {
     cache.store(layer, rows.slots(), qkv, 0, rows.size());
     attend(0, work);
   } else {
     parallel_ranges(
-        rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
+        rows.size(), std::min<int64_t>(rows.size(), 4 * threads),
         [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
-    const int64_t ranges = std::min(work, at::get_num_threads() * kRangesPerThread);
+    const int64_t ranges = std::min(work, threads * kRangesPerThread);
     parallel_ranges(work, ranges, [&](int64_t, int64_t begin, int64_t end) { attend(begin, end); });
   }
   if (lse.defined()) ops::add_sinks(spec, out, lse, rows.size());

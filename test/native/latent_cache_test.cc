@@ -120,6 +120,13 @@ TEST(a_page_holds_the_latents_alone) {
   CHECK(over_them.stats().pages == bytes / KvCache::page_bytes(over_latents(config), at::kFloat));
 }
 
+TEST(a_cache_too_small_for_keys_and_values_says_that_latents_may_fit) {
+  SmallModel model(long_model("deepseek_v3"));
+  const RolloutOptions small{.kv_cache_bytes = KvCache::page_bytes(over_latents(model.config), at::kFloat)};
+  CHECK_THROWS(Rollout(model.transformer, small), "or keep latents in their place (latent_cache)");
+  CHECK(Rollout(model.transformer, latents(small)).stats().pages == 1);
+}
+
 TEST(a_model_without_latents_refuses) {
   SmallModel model(long_model("qwen3"));
   CHECK_THROWS(Rollout(model.transformer, latents()), "latent_cache keeps the latents");

@@ -191,6 +191,23 @@ TEST(results_do_not_depend_on_threads) {
   }
 }
 
+// Threads outnumber what one sequence has of key heads, and share the query heads of each.
+TEST(query_heads_of_one_key_head_are_shared_by_threads) {
+  const OneThread one_thread;
+  for (const bool latents : {false, true}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      PagedCase c({5, 1, 200}, 0, 0, dtype, {700}, latents);
+      c.spec.sinks = random({5}, 5, dtype);
+      const at::Tensor expected = c.run(100);
+      for (const int threads : {2, 3, 8}) {
+        at::set_num_threads(threads);
+        for (const int64_t chunk : {1, 3, 100}) CHECK(at::equal(c.run(chunk), expected));
+      }
+      at::set_num_threads(1);
+    }
+  }
+}
+
 // On a GPU every operation is a launch.
 TEST(rows_of_many_pages_are_stored_in_as_many_operations_as_those_of_one) {
   const ModelConfig config = toy_config();
