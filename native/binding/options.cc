@@ -107,7 +107,9 @@ ModelConfig read_model(const Field& dto) {
         moe["groups"].integer(),
         moe["topGroups"].integer(),
         moe["routedScale"].number(),
-        moe["biases"].boolean()};
+        moe["biases"].boolean(),
+        moe["groupBest"].integer(),
+        moe["wideLogits"].boolean()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field delta = dto["delta"]; !delta.is_null()) {

@@ -36,11 +36,11 @@ at::Tensor probabilities(RouterScore score, const at::Tensor& scores) {
   return score == RouterScore::kSoftmax ? scores : scores / normaliser(scores);
 }
 
-// -inf where an expert is in a group that is not among the `top` best.
-at::Tensor within_groups(const at::Tensor& scores, int64_t groups, int64_t top) {
-  const at::Tensor grouped = scores.view({scores.size(0), groups, -1});
-  const at::Tensor sums = std::get<0>(grouped.topk(2, -1)).sum(-1);
-  const at::Tensor best = std::get<1>(sums.topk(top, -1));
+// -inf where an expert is in a group that is not among the best ones.
+at::Tensor within_groups(const at::Tensor& scores, const MoeConfig& config) {
+  const at::Tensor grouped = scores.view({scores.size(0), config.groups, -1});
+  const at::Tensor sums = std::get<0>(grouped.topk(config.group_best, -1)).sum(-1);
+  const at::Tensor best = std::get<1>(sums.topk(config.top_groups, -1));
   const at::Tensor out = at::ones_like(sums, at::kBool).scatter_(1, best, false);
   return grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<float>::infinity()).view_as(scores);
 }
@@ -48,7 +48,7 @@ at::Tensor within_groups(const at::Tensor& scores, int64_t groups, int64_t top) 
 }  // namespace
 
 at::ScalarType Router::logit_type() const {
-  return config_.score == RouterScore::kSigmoid ? at::kFloat : linear_.weight.scalar_type();
+  return config_.wide_logits ? at::kFloat : linear_.weight.scalar_type();
 }
 
 Linear Router::product() const {
@@ -59,7 +59,7 @@ Linear Router::product() const {
 
 at::Tensor Router::choose(const at::Tensor& scores) const {
   at::Tensor ranked = correction_bias_.defined() ? scores + correction_bias_ : scores;
-  if (config_.top_groups < config_.groups) ranked = within_groups(ranked, config_.groups, config_.top_groups);
+  if (config_.top_groups < config_.groups) ranked = within_groups(ranked, config_);
   return std::get<1>(ranked.topk(config_.top_k, -1)).contiguous();
 }
 
@@ -78,12 +78,12 @@ at::Tensor Router::logits_of(const at::Tensor& x, int64_t row_tile, const Linear
 ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
                             const at::Tensor& given, bool on_device) const {
   ExpertRouting routing;
-  const at::Tensor logits = logits_of(x, row_tile, weight);
+  const at::Tensor logits = logits_of(x, row_tile, weight).to(at::kFloat);
   if (config_.score == RouterScore::kSigmoid) {
     routing.scores = at::empty_like(logits);
     ops::activation_forward(Activation::kSigmoid, /*gated=*/false, logits, routing.scores);
   } else {
-    routing.scores = at::softmax(logits.to(at::kFloat), -1);
+    routing.scores = at::softmax(logits, -1);
   }
   routing.experts = given.defined() ? given.to(at::kLong).contiguous() : choose(routing.scores);
   routing.weights = routing.scores.gather(1, routing.experts);

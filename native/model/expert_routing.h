@@ -49,9 +49,11 @@ struct ExpertRouting {
 // Linear map to E logits, and one of
 // - softmax over all of them, the k largest, renormalised to 1 when the config says so (Mixtral: Jiang et al.
 //   2024, arXiv:2401.04088; Qwen3 MoE: norm_topk_prob);
-// - the sigmoid of each, in float32 from the product on. The k largest are those of scores + correction bias
-//   within the groups of experts whose two largest have the largest sums; weights are of the scores alone,
-//   times routed_scale (DeepSeek-V3: DeepSeek-AI 2024, arXiv:2412.19437, sections 2.1.2 and 4.2).
+// - the sigmoid of each. The k largest are those of scores + correction bias; weights are of the scores alone
+//   (DeepSeek-V3: DeepSeek-AI 2024, arXiv:2412.19437, sections 2.1.2 and 4.2).
+// Either within the groups of experts whose best scores have the largest sums: of the two best ones in
+// DeepSeek-V3, of the best one in DeepSeek-V2 (arXiv:2405.04434, section 2.2.2). Both of these scale the
+// weights by routed_scale and have their logits in float32 from the product on.
 class Router {
  public:
   Router() = default;

@@ -216,11 +216,12 @@ void validate(const ModelConfig& c) {
             "[model] expected moe.shared_intermediate_size >= 0, got ", c.moe->shared_intermediate_size);
     require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
             "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
-    const int64_t groups = c.moe->groups, top = c.moe->top_groups;
-    require(
-        groups >= 1 && c.moe->num_experts % groups == 0 && (groups == 1 || c.moe->num_experts / groups >= 2),
-        ErrorCode::kInvalidModel, "[model] expected moe.groups to divide the ", c.moe->num_experts,
-        " experts into parts of 2 or more, got ", groups);
+    const int64_t groups = c.moe->groups, top = c.moe->top_groups, best = c.moe->group_best;
+    positive("moe.group_best", best);
+    require(groups >= 1 && c.moe->num_experts % groups == 0 &&
+                (groups == 1 || c.moe->num_experts / groups >= best),
+            ErrorCode::kInvalidModel, "[model] expected moe.groups to divide the ", c.moe->num_experts,
+            " experts into parts of ", best, " (moe.group_best) or more, got ", groups);
     require(top >= 1 && top <= groups && top * (c.moe->num_experts / groups) >= c.moe->top_k,
             ErrorCode::kInvalidModel, "[model] expected moe.top_groups of 1 to ", groups,
             " groups with at least the ", c.moe->top_k, " experts that a token chooses, got ", top);

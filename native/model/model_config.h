@@ -27,8 +27,10 @@ struct MoeConfig {
   bool correction_bias = false;  // added to the scores for the choice alone: a buffer, not trained
   // The experts make up `groups` equal parts in order; a token chooses among those of `top_groups` of them.
   int64_t groups = 1, top_groups = 1;
-  double routed_scale = 1;  // of the routing weights
-  bool biases = false;      // of the router and of both matrices of every expert
+  double routed_scale = 1;   // of the routing weights
+  bool biases = false;       // of the router and of both matrices of every expert
+  int64_t group_best = 2;    // a group ranks by the sum of its so many best scores
+  bool wide_logits = false;  // the router's product is in float32 whatever the compute dtype
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.

@@ -39,19 +39,20 @@ const std::vector<Layout> kLayouts{
 const std::vector<std::string> kFamilies{"llama",     "qwen2",      "qwen3",   "qwen3_moe",  "mixtral",
                                          "qwen2_moe", "glm4_moe",   "gemma3",  "smollm3",    "deepseek_v3",
                                          "latent",    "gpt_oss",    "qwen3_5", "qwen3_next", "olmo3",
-                                         "granite",   "granitemoe", "glm4"};
+                                         "granite",   "granitemoe", "glm4",    "deepseek_v2"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
-         family == "deepseek_v3" || family == "gpt_oss" || family == "qwen3_next" || family == "granitemoe";
+         family == "deepseek_v3" || family == "deepseek_v2" || family == "gpt_oss" ||
+         family == "qwen3_next" || family == "granitemoe";
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
 EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
   constexpr int64_t kLayers = 4;
-  const bool sigmoid = family == "glm4_moe" || family == "deepseek_v3";
+  const bool deepseek = family == "glm4_moe" || family == "deepseek_v3" || family == "deepseek_v2";
   const bool linear = family == "qwen3_5" || family == "qwen3_next";
-  const bool own = sigmoid || linear || family == "gpt_oss" || family == "granitemoe";
+  const bool own = deepseek || linear || family == "gpt_oss" || family == "granitemoe";
   const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;

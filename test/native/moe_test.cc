@@ -32,6 +32,8 @@ struct Shape {
   int64_t groups = 1, top_groups = 1;
   double scale = 1;
   bool biases = false;  // and the clamped SwiGLU of pairs, as in gpt-oss
+  int64_t group_best = 2;
+  bool wide = false;
 
   bool sigmoid() const { return score == RouterScore::kSigmoid; }
 };
@@ -49,9 +51,9 @@ ModelConfig config_of(const Shape& shape) {
   c.max_positions = 8;
   c.sliding_windows = {0};
   c.rope_inv_freq = {1, 0.5};
-  c.moe = MoeConfig{shape.experts, shape.top_k,      shape.intermediate, shape.normalize,
-                    shape.shared,  shape.gate,       shape.score,        shape.sigmoid(),
-                    shape.groups,  shape.top_groups, shape.scale,        shape.biases};
+  c.moe = MoeConfig{shape.experts, shape.top_k,  shape.intermediate, shape.normalize, shape.shared,
+                    shape.gate,    shape.score,  shape.sigmoid(),    shape.groups,    shape.top_groups,
+                    shape.scale,   shape.biases, shape.group_best,   shape.wide};
   c.moe_layers = {true};
   if (shape.biases) c.activation = Activation::kClampedSwiglu;
   return c;
@@ -71,7 +73,7 @@ struct Reference {
   std::map<std::string, at::Tensor> grads;
 };
 
-// [T, k], token by token: of the groups whose two best experts have the largest sums, the best ones.
+// [T, k], token by token: of the groups whose best experts have the largest sums, the best ones.
 at::Tensor choice_of(const Shape& shape, const at::Tensor& ranked) {
   const int64_t size = shape.experts / shape.groups;
   const at::Tensor chosen = at::empty({ranked.size(0), shape.top_k}, at::kLong);
@@ -92,7 +94,7 @@ at::Tensor choice_of(const Shape& shape, const at::Tensor& ranked) {
       for (int64_t g = 0; g < shape.groups; ++g) {
         std::vector<double> part(values.begin() + g * size, values.begin() + (g + 1) * size);
         double sum = 0;
-        for (const int64_t e : best(part, 2)) sum += part[static_cast<size_t>(e)];
+        for (const int64_t e : best(part, shape.group_best)) sum += part[static_cast<size_t>(e)];
         sums.push_back(sum);
       }
       const std::vector<int64_t> groups = best(sums, shape.top_groups);
@@ -182,20 +184,24 @@ double error_of(const at::Tensor& got, const at::Tensor& expected) {
 
 TEST(agrees_with_all_experts_in_double_precision) {
   // Many experts and few, rows beyond one tile, one token, every expert chosen, experts without rows.
-  const std::vector<Shape> shapes = {{70, 16, 4, 10, true},
-                                     {70, 16, 4, 10, false},
-                                     {300, 3, 2, 7, true},
-                                     {1, 8, 2, 5, true},
-                                     {5, 4, 4, 6, false},
-                                     {9, 32, 1, 3, true},
-                                     {70, 6, 2, 10, false, 12},
-                                     {300, 4, 1, 5, true, 7},
-                                     {1, 4, 2, 3, false, 9},
-                                     {70, 16, 4, 10, true, 12, false, RouterScore::kSigmoid, 4, 2, 2.5},
-                                     {200, 12, 3, 7, false, 5, false, RouterScore::kSigmoid, 1, 1, 1},
-                                     {5, 6, 2, 3, true, 0, true, RouterScore::kSigmoid, 3, 1, 0.5},
-                                     {70, 8, 3, 10, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true},
-                                     {300, 3, 2, 7, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true}};
+  const std::vector<Shape> shapes = {
+      {70, 16, 4, 10, true},
+      {70, 16, 4, 10, false},
+      {300, 3, 2, 7, true},
+      {1, 8, 2, 5, true},
+      {5, 4, 4, 6, false},
+      {9, 32, 1, 3, true},
+      {70, 6, 2, 10, false, 12},
+      {300, 4, 1, 5, true, 7},
+      {1, 4, 2, 3, false, 9},
+      {70, 16, 4, 10, true, 12, false, RouterScore::kSigmoid, 4, 2, 2.5},
+      {200, 12, 3, 7, false, 5, false, RouterScore::kSigmoid, 1, 1, 1},
+      {5, 6, 2, 3, true, 0, true, RouterScore::kSigmoid, 3, 1, 0.5},
+      {70, 8, 3, 10, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true},
+      {300, 3, 2, 7, true, 0, true, RouterScore::kSoftmax, 1, 1, 1, true},
+      {70, 16, 4, 10, false, 12, false, RouterScore::kSoftmax, 4, 2, 2.5, false, 1},
+      {70, 12, 3, 10, true, 0, true, RouterScore::kSoftmax, 3, 1, 1, false, 3},
+      {9, 4, 2, 6, false, 0, true, RouterScore::kSoftmax, 4, 3, 1, false, 1}};
   at::manual_seed(11);
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {
@@ -267,6 +273,36 @@ TEST(the_correction_bias_is_float32_and_has_no_gradient) {
   moe.forward(x, out, 128, &saved, pass);
   CHECK(pass.router.record.eq(at::tensor({7, 6}, at::kByte)).all().item<bool>());
   CHECK(saved.routing.weights.eq(0.5).all().item<bool>());
+}
+
+// Logits of 24 and 24 + 2^-7, which bfloat16 rounds to 24 as well.
+TEST(wide_logits_tell_apart_what_the_compute_dtype_rounds_to_the_same) {
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    for (const bool wide : {false, true}) {
+      const Shape shape{9, 3, 2, 10, false, 0, true, score, 1, 1, 1, false, 1, wide};
+      ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kBFloat16, /*training=*/true, 1);
+      at::Tensor weight = store.at("layers.0.moe.router.weight").master;
+      weight.fill_(1)[2].fill_(-1);
+      weight[1][5] = 1 + 0x1p-7;
+      store.refresh_compute();
+      const at::Tensor x = at::ones({shape.tokens, kHidden}, at::kBFloat16), out = at::empty_like(x);
+      const at::NoGradGuard no_grad;
+      MoeSaved saved;
+      MoeMlp(store, config_of(shape), 0).forward(x, out, 128, &saved);
+      const at::Tensor logits = at::tensor({24.0, wide ? 24 + 0x1p-7 : 24.0, -24.0});
+      const at::Tensor scores = score == RouterScore::kSoftmax ? logits.softmax(-1) : logits.sigmoid();
+      CHECK((saved.routing.scores - scores).abs().max().item<double>() < 1e-7);
+    }
+  }
+}
+
+TEST(a_group_has_as_many_experts_as_it_ranks_by) {
+  ModelConfig config = config_of({9, 6, 2, 10, true, 0, true, RouterScore::kSoftmax, 3, 2, 1, false, 2});
+  validate(config);
+  config.moe->group_best = 3;
+  CHECK_THROWS(validate(config), "expected moe.groups to divide the 6 experts into parts of 3");
+  config.moe->group_best = 0;
+  CHECK_THROWS(validate(config), "moe.group_best");
 }
 
 TEST(sends_tokens_where_it_is_told) {

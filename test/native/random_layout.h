@@ -96,7 +96,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
     if (sigmoid) {
       model.moe->shared_gate = false;
       model.moe->score = RouterScore::kSigmoid;
-      model.moe->correction_bias = true;
+      model.moe->correction_bias = model.moe->wide_logits = true;
       model.moe->routed_scale = 1.5;
     }
     model.moe->biases = sinks;

@@ -47,13 +47,23 @@ inline void give_heads(ModelConfig& c, int64_t heads, int64_t key_heads) {
 // DeepSeek-V3's, on the second of two layers.
 inline void give_sigmoid_experts(ModelConfig& c) {
   c.moe = MoeConfig{8, 3, 16, true, 12, false, RouterScore::kSigmoid, true, 4, 2, 1.5};
+  c.moe->wide_logits = true;
+  c.moe_layers = {false, true};
+}
+
+// DeepSeek-V2's.
+inline void give_softmax_groups(ModelConfig& c) {
+  c.moe = MoeConfig{8, 3, 16, false, 12, false, RouterScore::kSoftmax, false, 4, 2, 1.5};
+  c.moe->group_best = 1;
+  c.moe->wide_logits = true;
   c.moe_layers = {false, true};
 }
 
 // qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts),
 // glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns), gemma3
 // (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
-// deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
+// deepseek_v3 (latent attention with biases, and the experts of glm4_moe), deepseek_v2 (the same with softmax
+// scores in groups that rank by their best expert), latent (dense, queries without a
 // latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
 // layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of
 // attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads),
@@ -82,11 +92,15 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   if (variant == "qwen3_moe") {
     c.moe = MoeConfig{4, 2, 16, true};
     c.moe_layers = {false, true};
-  } else if (variant == "deepseek_v3" || variant == "latent") {
-    give_latent(c, variant == "deepseek_v3" ? LatentConfig{12, 9, 6, 4, 5, true}
-                                            : LatentConfig{0, 7, 2, 4, 8, false});
-    c.qkv_bias = c.output_bias = variant == "deepseek_v3";
-    if (variant == "deepseek_v3") give_sigmoid_experts(c);
+  } else if (variant == "deepseek_v3" || variant == "deepseek_v2") {
+    give_latent(c, {12, 9, 6, 4, 5, true});
+    c.qkv_bias = c.output_bias = true;
+    if (variant == "deepseek_v3")
+      give_sigmoid_experts(c);
+    else
+      give_softmax_groups(c);
+  } else if (variant == "latent") {
+    give_latent(c, {0, 7, 2, 4, 8, false});
   } else if (variant == "glm4_moe") {
     give_sigmoid_experts(c);
     c.rope_inv_freq = {1, 0.1};

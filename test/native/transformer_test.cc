@@ -15,9 +15,10 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {
-    "qwen2",   "gpt2",   "gemma2",  "gemma3",     "smollm3", "qwen3_moe", "glm4_moe",   "deepseek_v3",
-    "gpt_oss", "latent", "qwen3_5", "qwen3_next", "olmo3",   "granite",   "granitemoe", "glm4"};
+const std::vector<std::string> kVariants = {"qwen2",     "gpt2",       "gemma2",      "gemma3",  "smollm3",
+                                            "qwen3_moe", "glm4_moe",   "deepseek_v3", "gpt_oss", "latent",
+                                            "qwen3_5",   "qwen3_next", "olmo3",       "granite", "granitemoe",
+                                            "glm4",      "deepseek_v2"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
@@ -66,12 +67,14 @@ TEST(gradients_are_finite_differences) {
   at::NoGradGuard no_grad;
   for (const std::string& variant : kVariants) {
     const bool experts = variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" ||
-                         variant == "gpt_oss" || variant == "qwen3_next" || variant == "granitemoe";
+                         variant == "deepseek_v2" || variant == "gpt_oss" || variant == "qwen3_next" ||
+                         variant == "granitemoe";
     check_finite_differences(variant, small(variant), [&](const Parameter& parameter) {
       // A step before the router flips choices, and the loss jumps; the update conformance cases cover those
       // gradients. For the same reason that of gpt_oss itself: some of its four experts are nearly equal to
-      // it.
-      return (experts && parameter.group < 2) || (variant == "gpt_oss" && is_router(parameter));
+      // it. Of deepseek_v2 a step in the attention of the layer with experts flips a group.
+      const bool flips = variant == "deepseek_v2" && parameter.info.name.find(".attn.") != std::string::npos;
+      return flips || (experts && parameter.group < 2) || (variant == "gpt_oss" && is_router(parameter));
     });
   }
 }

@@ -11,9 +11,11 @@ export const SOFTMAX_EXPERTS = {
   sharedIntermediateSize: 0,
   sharedGate: true,
   score: 'softmax',
+  wideLogits: false,
   correctionBias: false,
   groups: 1,
   topGroups: 1,
+  groupBest: 1,
   routedScale: 1,
   biases: false,
 } as const;
@@ -66,16 +68,19 @@ export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts
   };
 }
 
+/** A group ranks by the sum of so many scores. */
+const GROUP_BEST = 2;
+
 type DeepseekExperts = FamilyConfig<'glm4_moe'> | FamilyConfig<'dots1'> | FamilyConfig<'deepseek_v3'>;
 
 /** DeepSeek-V3's: on all layers but the first ones, beside a shared one without a gate. */
 export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
   const { n_group: groups, topk_group: topGroups, n_routed_experts: numExperts } = c;
   const size = numExperts / groups;
-  if (!Number.isInteger(size) || (groups > 1 && size < 2))
+  if (!Number.isInteger(size) || (groups > 1 && size < GROUP_BEST))
     throw invalid(
       where,
-      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves 2 or more in a group`,
+      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves ${GROUP_BEST} or more in a group`,
     );
   if (topGroups > groups || topGroups * size < c.num_experts_per_tok) {
     throw invalid(
@@ -94,9 +99,11 @@ export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
       sharedIntermediateSize: c.moe_intermediate_size * c.n_shared_experts,
       sharedGate: false,
       score: 'sigmoid',
+      wideLogits: true,
       correctionBias: true,
       groups,
       topGroups,
+      groupBest: GROUP_BEST,
       routedScale: c.routed_scaling_factor,
       biases: false,
     },

@@ -9,11 +9,15 @@ export interface NativeMoeConfig {
   /** That expert's output is weighted by a gate of its own. */
   sharedGate: boolean;
   score: 'softmax' | 'sigmoid';
+  /** The router's product is in float32 whatever the compute dtype. */
+  wideLogits: boolean;
   /** A buffer that is added to the scores for the choice alone. */
   correctionBias: boolean;
   /** A token chooses among the experts of `topGroups` of so many equal parts. */
   groups: number;
   topGroups: number;
+  /** A group ranks by the sum of its so many best scores. */
+  groupBest: number;
   /** Factor of the routing weights. */
   routedScale: number;
   /** Of the router and of both matrices of every expert. */

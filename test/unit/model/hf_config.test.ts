@@ -65,9 +65,11 @@ describe('conformance models', () => {
       sharedIntermediateSize: 0,
       sharedGate: true,
       score: 'softmax',
+      wideLogits: false,
       correctionBias: false,
       groups: 1,
       topGroups: 1,
+      groupBest: 1,
       biases: false,
       routedScale: 1,
     });

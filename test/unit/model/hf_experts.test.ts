@@ -33,9 +33,11 @@ test('the conformance models', () => {
     sharedIntermediateSize: 20,
     sharedGate: false,
     score: 'sigmoid',
+    wideLogits: true,
     correctionBias: true,
     groups: 4,
     topGroups: 2,
+    groupBest: 2,
     biases: false,
     routedScale: 2.5,
   });
