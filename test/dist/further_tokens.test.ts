@@ -33,6 +33,7 @@ test.each([
   ['mimo', {}],
   ['glm4_moe', { maxTokensPerMicroBatch: 16 }],
   ['deepseek_v3', { worldSize: 2, parallel: { tp: 2, sequenceParallel: true } }],
+  ['glm4_moe_lite', { worldSize: 2, parallel: { tp: 2 } }],
   ['qwen3_next', { worldSize: 2, parallel: { pp: 2 } }],
   ['qwen3_5', { worldSize: 2, parallel: { pp: 2 } }],
   ['glm4_moe', { worldSize: 2, parallel: { ep: 2 } }],

@@ -57,6 +57,7 @@ test.each([
   ['mimo', {}],
   ['mimo', { optim: null, rollout: { ...DRAFTING.rollout, quantization: 'int8' as const } }],
   ['glm4_moe', { worldSize: 2 }],
+  ['glm4_moe_lite', {}],
   ['deepseek_v3', { worldSize: 2, strategy: 'megatron' as const, parallel: { tp: 2 } }],
   ['mimo', { worldSize: 2, rollout: { ...DRAFTING.rollout, tensorParallel: 2 } }],
 ] as [string, Partial<ActorOptions>][])(

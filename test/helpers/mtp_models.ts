@@ -11,6 +11,7 @@ export const MTP_FIXTURES = path.join(__dirname, '..', 'fixtures', 'mtp');
 const COUNTS: Readonly<Record<string, Record<string, number>>> = {
   mimo: { num_nextn_predict_layers: 1 },
   glm4_moe: { num_nextn_predict_layers: 1 },
+  glm4_moe_lite: { num_nextn_predict_layers: 1 },
   deepseek_v3: { num_nextn_predict_layers: 1 },
   qwen3_next: {},
   qwen3_5: { mtp_num_hidden_layers: 1 },

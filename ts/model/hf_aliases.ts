@@ -14,6 +14,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   dots1: { num_local_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },
   kimi_k2: { num_local_experts: 'n_routed_experts' },
+  glm4_moe_lite: { num_local_experts: 'n_routed_experts', head_dim: 'qk_rope_head_dim' },
   gpt_oss: { num_experts: 'num_local_experts' },
   gpt2: {
     hidden_size: 'n_embd',

@@ -12,13 +12,13 @@ import {
   rmsDecoder,
   typedWindows,
 } from './hf_decoder';
-import { deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
+import { behindDense, deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { glm4 } from './hf_glm4';
 import { gptOss } from './hf_gpt_oss';
 import { granite, graniteMoe } from './hf_granite';
-import { deepseekV3 } from './hf_latent';
+import { deepseekV3, glm4MoeLite } from './hf_latent';
 import { olmo2, olmo3 } from './hf_olmo';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
@@ -180,6 +180,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
     case 'deepseek_v3':
     case 'kimi_k2':
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
+    case 'glm4_moe_lite':
+      return glm4MoeLite(parsed as FamilyConfig<'glm4_moe_lite'>, raw, where);
     case 'gpt_oss':
       return gptOss(parsed as FamilyConfig<'gpt_oss'>, raw, where);
     case 'qwen2_vl':
@@ -268,7 +270,7 @@ function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeMo
     ...rmsDecoder('glm4_moe', c, raw, where, { partialFactor: 0.5 }),
     qkNorm: c.use_qk_norm,
     qkvBias: c.attention_bias,
-    ...deepseekExperts(c, where),
+    ...deepseekExperts(c, behindDense(c), where),
   };
 }
 
@@ -285,7 +287,7 @@ function dots1(c: FamilyConfig<'dots1'>, raw: Raw, where: string): NativeModelCo
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
     slidingWindows: windows,
-    ...deepseekExperts(c, where),
+    ...deepseekExperts(c, behindDense(c), where),
   };
 }
 

@@ -71,10 +71,20 @@ export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts
 /** A group ranks by the sum of so many scores. */
 const GROUP_BEST = 2;
 
-type DeepseekExperts = FamilyConfig<'glm4_moe'> | FamilyConfig<'dots1'> | FamilyConfig<'deepseek_v3'>;
+type DeepseekExperts = Pick<
+  FamilyConfig<'deepseek_v3'>,
+  | 'n_group'
+  | 'topk_group'
+  | 'n_routed_experts'
+  | 'num_experts_per_tok'
+  | 'moe_intermediate_size'
+  | 'norm_topk_prob'
+  | 'n_shared_experts'
+  | 'routed_scaling_factor'
+>;
 
-/** DeepSeek-V3's: on all layers but the first ones, beside a shared one without a gate. */
-export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
+/** DeepSeek-V3's, beside a shared one without a gate. */
+export function deepseekExperts(c: DeepseekExperts, moeLayers: boolean[], where: string): Experts {
   const { n_group: groups, topk_group: topGroups, n_routed_experts: numExperts } = c;
   const size = numExperts / groups;
   if (!Number.isInteger(size) || (groups > 1 && size < GROUP_BEST))
@@ -88,7 +98,6 @@ export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
       `topk_group ${topGroups}: expected at most n_group ${groups}, and groups of ${size} experts that have the ${c.num_experts_per_tok} of num_experts_per_tok`,
     );
   }
-  const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => i >= c.first_k_dense_replace);
   if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
   return {
     moe: {
@@ -110,6 +119,11 @@ export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
     moeLayers,
   };
 }
+
+/** All layers but the first ones. */
+export const behindDense = (
+  c: Pick<FamilyConfig<'deepseek_v3'>, 'num_hidden_layers' | 'first_k_dense_replace'>,
+) => Array.from({ length: c.num_hidden_layers }, (_, i) => i >= c.first_k_dense_replace);
 
 const invalid = (where: string, message: string): TroupeError =>
   new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);

@@ -2,8 +2,8 @@
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, type Raw, rmsDecoder } from './hf_decoder';
-import { deepseekExperts } from './hf_experts';
-import type { FamilyConfig } from './hf_schema';
+import { behindDense, deepseekExperts } from './hf_experts';
+import type { Family, FamilyConfig } from './hf_schema';
 import { resolveRope } from './rope';
 
 /** What DeepSeek's own code can be told and transformers' cannot: the one choice of all DeepSeek-V3 models. */
@@ -16,6 +16,8 @@ const FIXED: Readonly<Record<string, unknown>> = {
 /** transformers gives the norms of the latents the default of its class, whatever rms_norm_eps is; so does DeepSeek's own code. */
 const LATENT_NORM_EPS = 1e-6;
 
+type Latent = Omit<FamilyConfig<'deepseek_v3'>, 'first_k_dense_replace'>;
+
 /** DeepSeek-V3 (arXiv 2412.19437, section 2.1), as DeepseekV3ForCausalLM of transformers. */
 export function deepseekV3(
   family: 'deepseek_v3' | 'kimi_k2',
@@ -23,7 +25,54 @@ export function deepseekV3(
   raw: Raw,
   where: string,
 ): NativeModelConfig {
-  for (const [key, value] of Object.entries(FIXED)) {
+  return {
+    ...latentDecoder(family, c, raw, FIXED, where),
+    ...deepseekExperts(c, behindDense(c), where),
+  };
+}
+
+/** GLM-4.7-Flash, as Glm4MoeLiteForCausalLM of transformers: both parts are DeepSeek-V3's. */
+export function glm4MoeLite(c: FamilyConfig<'glm4_moe_lite'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...latentDecoder('glm4_moe_lite', c, raw, FIXED, where),
+    ...deepseekExperts(c, sparseLayers(c, where), where),
+  };
+}
+
+function sparseLayers(c: FamilyConfig<'glm4_moe_lite'>, where: string): boolean[] {
+  const { num_hidden_layers, mlp_layer_types: types, first_k_dense_replace: dense } = c;
+  const layers = behindDense({ num_hidden_layers, first_k_dense_replace: 1 });
+  if (types !== null) {
+    if (types.length !== num_hidden_layers)
+      throw invalid(
+        where,
+        `mlp_layer_types has ${types.length} entries but the model has ${num_hidden_layers} layers`,
+      );
+    const other = types.find((type) => type !== 'sparse' && type !== 'dense');
+    if (other !== undefined)
+      throw invalid(where, `mlp_layer_types: ${show(other)} is not supported; supported: dense, sparse`);
+    types.forEach((type, layer) => {
+      layers[layer] = type === 'sparse';
+    });
+  }
+  // transformers looks at the types alone, and others at the number alone.
+  if (dense !== null && layers.some((sparse, layer) => sparse !== layer >= dense))
+    throw invalid(
+      where,
+      `first_k_dense_replace ${dense} and mlp_layer_types ${types === null ? '(missing: the first layer is dense)' : show(types)}: expected the same layers`,
+    );
+  return layers;
+}
+
+/** All but the experts. `fixed`: keys that may be there with this value alone. */
+function latentDecoder(
+  family: Family,
+  c: Latent,
+  raw: Raw,
+  fixed: Readonly<Record<string, unknown>>,
+  where: string,
+): NativeModelConfig {
+  for (const [key, value] of Object.entries(fixed)) {
     const given = raw[key];
     if (given !== undefined && given !== null && given !== value)
       throw invalid(where, `${key} ${show(given)} is not supported; supported: ${show(value)}`);
@@ -56,6 +105,5 @@ export function deepseekV3(
       interleaved: c.rope_interleave,
       normEps: LATENT_NORM_EPS,
     },
-    ...deepseekExperts(c, where),
   };
 }

@@ -22,6 +22,7 @@ import {
   expertCount,
   firstTower,
   gatedDelta,
+  glm4Lite,
   granite,
   olmo2,
   plainTower,
@@ -275,6 +276,7 @@ export const schemas = {
   qwen3_5_moe_text: qwen35Moe,
   deepseek_v3: deepseek,
   kimi_k2: deepseek,
+  glm4_moe_lite: glm4Lite,
   gpt_oss: z.object({
     ...decoder,
     vocab_size: int(201088, 'vocabulary'),

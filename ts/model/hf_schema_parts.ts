@@ -119,6 +119,29 @@ export const deepseek = z.object({
   norm_topk_prob: bool(true),
 });
 
+/** GLM-4.7-Flash: DeepSeek-V3 with other sizes, which says layer by layer where it has experts. */
+export const glm4Lite = deepseek.extend({
+  vocab_size: int(154880, 'vocabulary'),
+  hidden_size: int(2048, 'width'),
+  intermediate_size: int(10240, 'width'),
+  num_hidden_layers: int(47, 'layers'),
+  num_attention_heads: int(20, 'heads'),
+  num_key_value_heads: maybeNone(20, 'heads'),
+  max_position_embeddings: int(202752, 'positions'),
+  rms_norm_eps: real(1e-5),
+  q_lora_rank: maybeNone(768, 'width'),
+  qk_nope_head_dim: int(192, 'headDim'),
+  v_head_dim: int(256, 'headDim'),
+  routed_scaling_factor: real(1.8),
+  n_group: int(1, 'expertBlocks'),
+  topk_group: int(1, 'expertBlocks'),
+  moe_intermediate_size: int(1536, 'width'),
+  num_experts_per_tok: int(4, 'expertBlocks'),
+  n_routed_experts: int(64, 'expertBlocks'),
+  first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? null),
+  mlp_layer_types: layerTypes,
+});
+
 /** Qwen3-Next and Qwen3.5: heads of the gated delta rule, and which layers have it. */
 export const gatedDelta = {
   ...decoder,

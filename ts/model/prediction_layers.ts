@@ -58,6 +58,7 @@ const NAMES: Readonly<Partial<Record<Family, PartNames>>> = {
   glm4_moe: BEHIND_THE_LAST,
   deepseek_v3: BEHIND_THE_LAST,
   kimi_k2: BEHIND_THE_LAST,
+  glm4_moe_lite: BEHIND_THE_LAST,
   qwen3_next: QWEN,
   qwen3_5_text: QWEN,
   qwen3_5_moe_text: QWEN,

@@ -274,6 +274,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   dots1: 'Dots1',
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
+  glm4_moe_lite: 'Glm4MoeLite',
   gpt_oss: 'GptOss',
   qwen2_vl: 'Qwen2VL',
   qwen2_5_vl: 'Qwen2_5_VL',

@@ -103,6 +103,7 @@ describe('troupe validate', () => {
     qwen3_5_moe_text: 'Qwen/Qwen3.5-122B-A10B',
     deepseek_v3: 'deepseek-ai/DeepSeek-V3.1',
     kimi_k2: 'moonshotai/Kimi-K2-Base',
+    glm4_moe_lite: 'zai-org/GLM-4.7-Flash',
     gpt_oss: 'openai/gpt-oss-120b',
     qwen2_vl: 'Qwen/Qwen2-VL-2B-Instruct',
     qwen2_5_vl: 'Qwen/Qwen2.5-VL-3B-Instruct',

@@ -75,6 +75,54 @@ test('Kimi K2 is the same computation under another name', () => {
   expect(architectureName(kimi)).toBe('DeepseekV3ForCausalLM');
 });
 
+test('GLM-4.7-Flash: both parts of DeepSeek-V3, and layers with experts by their types', () => {
+  const flash = configOf('glm4_moe_lite');
+  const c = resolve(flash);
+  expect(c).toMatchObject({ headDim: 10, qkvBias: false, attentionScale: 10 ** -0.5 });
+  expect(c.latent).toMatchObject({
+    queryRank: 12,
+    keyRank: 10,
+    valueDim: 10,
+    interleaved: true,
+    normEps: 1e-6,
+  });
+  expect(c.moe).toMatchObject({
+    numExperts: 8,
+    topK: 3,
+    groups: 1,
+    sharedIntermediateSize: 10,
+    routedScale: 1.8,
+  });
+  expect(c.moeLayers).toEqual([false, true, true]);
+  const { first_k_dense_replace: _, ...typed } = flash;
+  const types = (...mlp_layer_types: string[]): boolean[] => resolve({ ...typed, mlp_layer_types }).moeLayers;
+  expect(types('sparse', 'dense', 'sparse')).toEqual([true, false, true]);
+  expect(types('dense', 'dense', 'dense')).toEqual([]);
+  expect(resolve({ ...flash, mlp_layer_types: ['dense', 'sparse', 'sparse'] })).toEqual(c);
+  expect(architectureName(c)).toBe('Glm4MoeLiteForCausalLM');
+  expect(isPredictionLayer(c, 'model.layers.3.eh_proj.weight')).toBe(true);
+  const published = resolve({ model_type: 'glm4_moe_lite' });
+  expect(published).toMatchObject({ headDim: 256, numHeads: 20, maxPositions: 202752, normEps: 1e-5 });
+  expect(published.moeLayers.indexOf(true)).toBe(1);
+});
+
+test.each<[object, RegExp]>([
+  [
+    { first_k_dense_replace: 2 },
+    /first_k_dense_replace 2 and mlp_layer_types \(missing: .*: expected the same/,
+  ],
+  [
+    { mlp_layer_types: ['sparse', 'sparse', 'sparse'] },
+    /first_k_dense_replace 1 and mlp_layer_types \["sparse","sparse","sparse"\]: expected the same layers/,
+  ],
+  [{ mlp_layer_types: ['dense'] }, /mlp_layer_types has 1 entries but the model has 3 layers/],
+  [{ mlp_layer_types: ['dense', 'moe', 'sparse'] }, /mlp_layer_types: "moe" is not supported/],
+  [{ partial_rotary_factor: 0.5 }, /partial_rotary_factor 0.5 is not supported/],
+  [{ topk_method: 'greedy' }, /topk_method "greedy" is not supported; supported: "noaux_tc"/],
+])('no model of GLM-4.7 is like that: %j', (changes, message) => {
+  expect(() => resolve({ ...configOf('glm4_moe_lite'), ...changes })).toThrow(message);
+});
+
 test.each<[object, RegExp]>([
   [{ num_key_value_heads: 2 }, /num_key_value_heads 2: .*a key for each of the 4 heads/],
   [{ qk_rope_head_dim: 3 }, /qk_rope_head_dim 3 is odd/],
