@@ -34,6 +34,7 @@ const EXAMPLES = {
   qwen3_5_moe_text: 'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B ([the language model](#linear-attention))',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7',
   dots1: 'dots.llm1',
+  deepseek_v2: 'DeepSeek-V2, V2-Lite, V2.5; DeepSeek-Coder-V2',
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',
   glm4_moe_lite: 'GLM-4.7-Flash',
@@ -59,7 +60,9 @@ function modelTable() {
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
       ...(keys.includes('linear_num_key_heads') ? ['linear attention (gated delta rule)'] : []),
       ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
-      ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
+      ...(keys.includes('routed_scaling_factor')
+        ? [`DeepSeek-V${keys.includes('topk_method') ? 2 : 3}'s router`]
+        : []),
       ...(keys.includes('swiglu_limit') ? ['sinks of attention'] : []),
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),

@@ -12,6 +12,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   qwen3_5_moe_text: { num_local_experts: 'num_experts' },
   glm4_moe: { num_local_experts: 'n_routed_experts' },
   dots1: { num_local_experts: 'n_routed_experts' },
+  deepseek_v2: { num_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },
   kimi_k2: { num_local_experts: 'n_routed_experts' },
   glm4_moe_lite: { num_local_experts: 'n_routed_experts', head_dim: 'qk_rope_head_dim' },

@@ -18,7 +18,7 @@ import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { glm4 } from './hf_glm4';
 import { gptOss } from './hf_gpt_oss';
 import { granite, graniteMoe } from './hf_granite';
-import { deepseekV3, glm4MoeLite } from './hf_latent';
+import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
 import { olmo2, olmo3 } from './hf_olmo';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
@@ -180,6 +180,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
     case 'deepseek_v3':
     case 'kimi_k2':
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
+    case 'deepseek_v2':
+      return deepseekV2(parsed as FamilyConfig<'deepseek_v2'>, raw, where);
     case 'glm4_moe_lite':
       return glm4MoeLite(parsed as FamilyConfig<'glm4_moe_lite'>, raw, where);
     case 'gpt_oss':

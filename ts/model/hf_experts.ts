@@ -68,8 +68,11 @@ export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts
   };
 }
 
-/** A group ranks by the sum of so many scores. */
-const GROUP_BEST = 2;
+/** How DeepSeek's routers score experts and groups of them. */
+type DeepseekRouter = Pick<NativeMoeConfig, 'score' | 'correctionBias' | 'groupBest'>;
+const SIGMOID_ROUTER: DeepseekRouter = { score: 'sigmoid', correctionBias: true, groupBest: 2 };
+/** DeepSeek-V2's. */
+export const GREEDY_ROUTER: DeepseekRouter = { score: 'softmax', correctionBias: false, groupBest: 1 };
 
 type DeepseekExperts = Pick<
   FamilyConfig<'deepseek_v3'>,
@@ -83,14 +86,19 @@ type DeepseekExperts = Pick<
   | 'routed_scaling_factor'
 >;
 
-/** DeepSeek-V3's, beside a shared one without a gate. */
-export function deepseekExperts(c: DeepseekExperts, moeLayers: boolean[], where: string): Experts {
+/** DeepSeek's, beside a shared one without a gate; `router`: default DeepSeek-V3's. */
+export function deepseekExperts(
+  c: DeepseekExperts,
+  moeLayers: boolean[],
+  where: string,
+  router = SIGMOID_ROUTER,
+): Experts {
   const { n_group: groups, topk_group: topGroups, n_routed_experts: numExperts } = c;
   const size = numExperts / groups;
-  if (!Number.isInteger(size) || (groups > 1 && size < GROUP_BEST))
+  if (!Number.isInteger(size) || (groups > 1 && size < router.groupBest))
     throw invalid(
       where,
-      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves ${GROUP_BEST} or more in a group`,
+      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves ${router.groupBest} or more in a group`,
     );
   if (topGroups > groups || topGroups * size < c.num_experts_per_tok) {
     throw invalid(
@@ -107,12 +115,10 @@ export function deepseekExperts(c: DeepseekExperts, moeLayers: boolean[], where:
       normalizeTopK: c.norm_topk_prob,
       sharedIntermediateSize: c.moe_intermediate_size * c.n_shared_experts,
       sharedGate: false,
-      score: 'sigmoid',
+      ...router,
       wideLogits: true,
-      correctionBias: true,
       groups,
       topGroups,
-      groupBest: GROUP_BEST,
       routedScale: c.routed_scaling_factor,
       biases: false,
     },

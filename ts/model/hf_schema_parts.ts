@@ -1,7 +1,18 @@
 // What families have in common of a config.json (hf_schema.ts).
 import { z } from 'zod';
 import { MODEL_LIMITS } from '../base/limits';
-import { bool, int, layerIndex, layerTypes, maybeInt, maybeNone, real, text, tokenIds } from './hf_fields';
+import {
+  bool,
+  count,
+  int,
+  layerIndex,
+  layerTypes,
+  maybeInt,
+  maybeNone,
+  real,
+  text,
+  tokenIds,
+} from './hf_fields';
 
 export const decoder = {
   vocab_size: int(32000, 'vocabulary'),
@@ -117,6 +128,27 @@ export const deepseek = z.object({
   n_shared_experts: int(1, 'expertBlocks'),
   first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 3),
   norm_topk_prob: bool(true),
+});
+
+/** Pairs of numbers turn whatever rope_interleave is. */
+export const deepseek2 = deepseek.omit({ rope_interleave: true }).extend({
+  vocab_size: int(102400, 'vocabulary'),
+  hidden_size: int(4096, 'width'),
+  intermediate_size: int(11008, 'width'),
+  num_hidden_layers: int(32, 'layers'),
+  num_attention_heads: int(32, 'heads'),
+  num_key_value_heads: maybeInt('heads'),
+  max_position_embeddings: int(2048, 'positions'),
+  topk_method: text('greedy'),
+  routed_scaling_factor: real(1),
+  n_group: maybeInt('expertBlocks'),
+  topk_group: maybeInt('expertBlocks'),
+  moe_intermediate_size: int(1407, 'width'),
+  num_experts_per_tok: count('expertBlocks'),
+  n_routed_experts: int(64, 'expertBlocks'),
+  n_shared_experts: int(2, 'expertBlocks'),
+  first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 0),
+  norm_topk_prob: bool(false),
 });
 
 /** GLM-4.7-Flash: DeepSeek-V3 with other sizes, which says layer by layer where it has experts. */

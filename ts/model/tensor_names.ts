@@ -272,6 +272,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen3_5_moe_text: 'Qwen3_5Moe',
   glm4_moe: 'Glm4Moe',
   dots1: 'Dots1',
+  deepseek_v2: 'DeepseekV2',
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',
   glm4_moe_lite: 'Glm4MoeLite',

@@ -169,6 +169,7 @@ test.each<[string, object, number]>([
   ['qwen3_moe', {}, 24],
   ['glm4_moe', { head_dim: 128 }, 46],
   ['dots1', { n_routed_experts: 8, num_experts_per_tok: 2, n_shared_experts: 1 }, 62],
+  ['deepseek_v2', { num_experts_per_tok: 6 }, 32],
   ['glm4_moe_lite', {}, 47],
   ['gpt2', {}, 12],
 ])(

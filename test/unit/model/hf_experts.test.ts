@@ -73,6 +73,7 @@ test.each<[string, string, string]>([
   ['mixtral', 'num_local_experts', 'num_experts'],
   ['glm4_moe', 'n_routed_experts', 'num_local_experts'],
   ['dots1', 'n_routed_experts', 'num_local_experts'],
+  ['deepseek_v2', 'n_routed_experts', 'num_experts'],
   ['glm4_moe_lite', 'n_routed_experts', 'num_local_experts'],
   ['glm4_moe_lite', 'qk_rope_head_dim', 'head_dim'],
 ])('%s: %s may be named %s', (family, name, alias) => {

@@ -75,6 +75,76 @@ test('Kimi K2 is the same computation under another name', () => {
   expect(architectureName(kimi)).toBe('DeepseekV3ForCausalLM');
 });
 
+test('DeepSeek-V2: softmax scores, groups that rank by their best expert', () => {
+  const v2 = configOf('deepseek_v2');
+  const c = resolve(v2);
+  expect(c.latent).toMatchObject({
+    queryRank: 12,
+    keyRank: 10,
+    valueDim: 8,
+    interleaved: true,
+    normEps: 1e-6,
+  });
+  expect(c.moe).toEqual({
+    numExperts: 8,
+    topK: 3,
+    intermediateSize: 10,
+    normalizeTopK: false,
+    sharedIntermediateSize: 20,
+    sharedGate: false,
+    score: 'softmax',
+    wideLogits: true,
+    correctionBias: false,
+    groups: 4,
+    topGroups: 2,
+    groupBest: 1,
+    routedScale: 2.5,
+    biases: false,
+  });
+  expect(c.moeLayers).toEqual([false, true, true]);
+  expect(architectureName(c)).toBe('DeepseekV2ForCausalLM');
+  const names = tensorMapping(c).map((m) => m.hf);
+  expect(names).toContain('model.layers.1.mlp.shared_experts.down_proj.weight');
+  expect(names.some((name) => name.includes('correction_bias'))).toBe(false);
+  // A group may be one expert; the groups of greedy choices are none.
+  expect(resolve({ ...v2, n_group: 8, topk_group: 3 }).moe).toMatchObject({ groups: 8, topGroups: 3 });
+  expect(resolve({ ...v2, topk_method: 'greedy' }).moe).toMatchObject({ groups: 1, topGroups: 1 });
+  expect(resolve({ ...v2, rope_interleave: false })).toEqual(c);
+  // The scale of attention has the factor twice, as in DeepSeek-V3.
+  const m = 0.1 * Math.log(8) + 1;
+  expect(c.attentionScale).toBeCloseTo(10 ** -0.5 * m * m, 15);
+  expect(c.ropeAttentionFactor).toBeCloseTo((0.07 * Math.log(8) + 1) / m, 15);
+  const lite = resolve(configOf('deepseek_v2_lite'));
+  expect(lite.latent?.queryRank).toBe(0);
+  expect(lite.moe).toMatchObject({ groups: 1, topGroups: 1, routedScale: 1 });
+  expect(lite.ropeAttentionFactor).toBe(1);
+});
+
+test.each<[object, RegExp]>([
+  [
+    { topk_method: 'noaux_tc' },
+    /topk_method "noaux_tc" is not supported; supported: "greedy", "group_limited_greedy"/,
+  ],
+  [{ scoring_func: 'sigmoid' }, /scoring_func "sigmoid" is not supported; supported: "softmax"/],
+  [{ moe_layer_freq: 2 }, /moe_layer_freq 2 is not supported; supported: 1/],
+  [
+    { norm_topk_prob: true },
+    /norm_topk_prob true is not supported \(.*leaves out routed_scaling_factor\); supported: false/,
+  ],
+  [
+    { mlp_bias: true },
+    /mlp_bias true is not supported \(DeepSeek's own code has no such biases\); supported: false/,
+  ],
+  [{ n_group: null }, /n_group is missing, topk_method group_limited_greedy needs it/],
+  [{ topk_group: null }, /topk_group is missing, topk_method group_limited_greedy needs it/],
+  [{ n_group: 3 }, /n_group 3: expected a divisor of n_routed_experts 8 that leaves 1 or more in a group/],
+  [{ topk_group: 1 }, /topk_group 1: .*groups of 2 experts that have the 3 of num_experts_per_tok/],
+  [{ num_experts_per_tok: undefined }, /num_experts_per_tok/],
+  [{ num_key_value_heads: 2 }, /num_key_value_heads 2: .*a key for each of the 4 heads/],
+])('no model of DeepSeek-V2 is like that: %j', (changes, message) => {
+  expect(() => resolve({ ...configOf('deepseek_v2'), ...changes })).toThrow(message);
+});
+
 test('GLM-4.7-Flash: both parts of DeepSeek-V3, and layers with experts by their types', () => {
   const flash = configOf('glm4_moe_lite');
   const c = resolve(flash);

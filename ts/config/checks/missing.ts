@@ -130,8 +130,8 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/qwen-?_?3\.?[6-9]/i, 'the model family Qwen3.6 and later'],
   [/gpt-?_?oss/i, ''],
   [
-    /deepseek[-_]?(coder[-_]?)?v(2|3\.2|[4-9])|dsv(2|[4-9])|deepseek-?moe/i,
-    'the model family DeepSeek-V2, V3.2 and later',
+    /deepseek[-_]?(coder[-_]?)?v(3\.2|[4-9])|dsv[4-9]|deepseek-?moe/i,
+    'the model family DeepSeekMoE, DeepSeek-V3.2 and later',
   ],
   [/deepseek/i, ''],
   [/kimi-?(linear|k2\.\d)/i, 'the model family Kimi Linear and K2.5'],
