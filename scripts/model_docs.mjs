@@ -11,7 +11,8 @@ const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 /** Models of a family that people train. A family without an entry here stops the script: say what it is for. */
 const EXAMPLES = {
   llama: 'Llama 2, 3, 3.1, 3.2; SmolLM 2; DeepSeek-R1-Distill-Llama',
-  mistral: 'Mistral 7B, Mistral NeMo, Mistral Small 3 (text)',
+  mistral: 'Mistral 7B, Mistral NeMo, Mistral Small 3; 3.1, 3.2 ([the text part](#the-text-part-of-a-model))',
+  ministral3: 'Ministral 3: 3B, 8B, 14B ([the text part](#the-text-part-of-a-model))',
   qwen2: 'Qwen 2, Qwen 2.5, Qwen2.5-Math, Qwen2.5-Coder; DeepSeek-R1-Distill-Qwen',
   qwen3: 'Qwen 3, dense',
   mimo: 'MiMo-7B',

@@ -19,6 +19,7 @@ import { glm4 } from './hf_glm4';
 import { gptOss } from './hf_gpt_oss';
 import { granite, graniteMoe } from './hf_granite';
 import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
+import { ministral3, mistral } from './hf_mistral';
 import { olmo2, olmo3 } from './hf_olmo';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
@@ -101,16 +102,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
         mlpBias: c.mlp_bias,
       };
     }
-    case 'mistral': {
-      const c = parsed as FamilyConfig<'mistral'>;
-      if (c.layer_types?.includes('full_attention') && c.sliding_window !== null) {
-        throw invalid(
-          where,
-          `layer_types: model_type 'mistral' has the sliding window on every layer, got a mixture`,
-        );
-      }
-      return { ...rmsDecoder(family, c, raw, where), slidingWindows: everyLayer(c, c.sliding_window) };
-    }
+    case 'mistral':
+      return mistral(family, parsed as FamilyConfig<'mistral'>, raw, where);
+    case 'ministral3':
+      return ministral3(parsed as FamilyConfig<'ministral3'>, raw, where);
     case 'qwen2':
     case 'mimo': {
       const c = parsed as FamilyConfig<'qwen2'>;

@@ -49,6 +49,18 @@ export const schemas = {
     sliding_window: slidingWindow(4096),
     layer_types: layerTypes,
   }),
+  ministral3: z.object({
+    ...decoder,
+    vocab_size: int(131072, 'vocabulary'),
+    intermediate_size: int(14336, 'width'),
+    num_hidden_layers: int(34, 'layers'),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    head_dim: maybeNone(128, 'headDim'),
+    max_position_embeddings: int(262144, 'positions'),
+    rms_norm_eps: real(1e-5),
+    sliding_window: slidingWindow(null),
+    layer_types: layerTypes,
+  }),
   qwen2,
   qwen3: z.object({
     ...decoder,

@@ -82,10 +82,15 @@ export function resolveRope(input: RopeInput): Rope {
   return rope;
 }
 
+/** What config.json says of RoPE, and under which key; nothing: {}. */
+export function givenRope(raw: Record<string, unknown>): { key: string; given: Record<string, unknown> } {
+  const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
+  return { key, given: isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {} };
+}
+
 function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
   const { raw, where } = input;
-  const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
-  const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
+  const { key, given } = givenRope(raw);
   const { types = ROPE_TYPES, defaultTheta = 10000 } = input;
   const name = given.rope_type ?? given.type ?? 'default';
   if (Object.values(given).some((v) => typeof v === 'object' && v !== null && !Array.isArray(v))) {

@@ -250,6 +250,7 @@ export const valueHeadName = (family: string): string => (family === 'gpt2' ? 'c
 const ARCHITECTURES: Readonly<Record<Family, string>> = {
   llama: 'Llama',
   mistral: 'Mistral',
+  ministral3: 'Ministral3',
   qwen2: 'Qwen2',
   qwen3: 'Qwen3',
   mimo: 'MiMo',

@@ -5,9 +5,16 @@ type Raw = Readonly<Record<string, unknown>>;
 /** The `model_type` of the language model, by that of the whole. */
 const TEXT_TYPES: Readonly<Record<string, string>> = {
   gemma3: 'gemma3_text',
+  mistral3: 'mistral',
   qwen3_5: 'qwen3_5_text',
   qwen3_5_moe: 'qwen3_5_moe_text',
 };
+
+/** Of these text_config may say another: Mistral Small 3.1 has a `mistral`, Ministral 3 a `ministral3`. */
+const WITH_SEVERAL: ReadonlySet<unknown> = new Set(['mistral3']);
+
+/** What the class of the whole takes a missing key for, where that of the language model does not. */
+const DEFAULTS: Readonly<Record<string, Raw>> = { mistral3: { tie_word_embeddings: true } };
 
 /** Keys that may stand beside `text_config`, where they are those of the whole. */
 const OF_THE_WHOLE = [
@@ -29,10 +36,12 @@ const WITH_TOWER: ReadonlySet<string> = new Set(['qwen3_5', 'qwen3_5_moe']);
  */
 export function textPart(raw: Raw, readsImages = false): Record<string, unknown> {
   if (!hasOtherParts(raw, readsImages)) return raw;
-  const text = raw['text_config'];
+  const type = raw['model_type'] as string;
+  const text = isObject(raw['text_config']) ? (raw['text_config'] as Raw) : {};
   const own: Record<string, unknown> = {
-    ...(typeof text === 'object' ? text : null),
-    model_type: textTypeOf(raw['model_type']),
+    ...text,
+    model_type: (WITH_SEVERAL.has(type) ? text['model_type'] : null) ?? textTypeOf(type),
+    ...DEFAULTS[type],
   };
   for (const key of OF_THE_WHOLE) {
     const value = raw[key];
@@ -52,7 +61,7 @@ const FLAT: ReadonlySet<unknown> = new Set(['qwen2_vl', 'qwen2_5_vl']);
 
 const isObject = (value: unknown): boolean => typeof value === 'object' && value !== null;
 
-/** Gemma 3 with images, and Qwen3.5 where it is not read with its tower. */
+/** Gemma 3 and Mistral 3 with images, and Qwen3.5 where it is not read with its tower. */
 export const hasOtherParts = (raw: Raw, readsImages = false): boolean =>
   textTypeOf(raw['model_type']) !== undefined && !(readsImages && hasOwnTower(raw));
 

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { loadModelDirectory, readEosTokenIds } from '../../../ts/checkpoint/model_dir';
 import { writeModelFiles } from '../../../ts/checkpoint/save_files';
+import { textPart } from '../../../ts/model/text_part';
 import { CONFORMANCE } from '../../helpers/conformance';
 import { writeSafetensors } from '../../helpers/e2e_workspace';
 import { readSafetensors } from '../../helpers/safetensors';
@@ -88,4 +89,50 @@ test.each([
   const own = withImages(rename, { tie_word_embeddings: false }, other);
   expect(loadModelDirectory(own, 'lm').stored.get('lm_head.weight')?.name).toBe(rename('lm_head.weight'));
   expect(loadModelDirectory(own, 'value').freshHead).toBe(true);
+});
+
+describe('Mistral 3 with images', () => {
+  const MINISTRAL = join(CONFORMANCE, 'models', 'ministral3', 'actor');
+  const { architectures, ...ministral } = JSON.parse(readFileSync(join(MINISTRAL, 'config.json'), 'utf8'));
+  const whole = (text_config: object, more: object = {}): Record<string, unknown> =>
+    textPart({ model_type: 'mistral3', vision_config: {}, image_token_index: 10, text_config, ...more });
+
+  test('the language model is what text_config says, and a mistral where it does not', () => {
+    expect(whole(ministral, { tie_word_embeddings: false })).toEqual({
+      ...ministral,
+      tie_word_embeddings: false,
+    });
+    const { model_type: _, ...unsaid } = ministral;
+    expect(whole(unsaid)).toEqual({ ...unsaid, model_type: 'mistral', tie_word_embeddings: true });
+  });
+
+  test('is read under the names of the hub, and saved as the text model that it then is', () => {
+    const [dir, out] = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'troupe-text-part-'))) as [string, string];
+    const config = {
+      architectures: ['Mistral3ForConditionalGeneration'],
+      model_type: 'mistral3',
+      text_config: ministral,
+    };
+    writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
+    const tensors = Object.entries(readSafetensors(join(MINISTRAL, 'model.safetensors')));
+    writeSafetensors(join(dir, 'model.safetensors'), [
+      { name: 'vision_tower.ln_pre.weight', shape: [2], data: new Float32Array(2) },
+      ...tensors.map(([name, { shape, data }]) => ({
+        name: ofTheHub(name),
+        shape,
+        data: data as Float32Array,
+      })),
+    ]);
+    const [found, expected] = [loadModelDirectory(dir, 'lm'), loadModelDirectory(MINISTRAL, 'lm')];
+    expect(found.config).toEqual(expected.config); // with a head of its own
+    expect([...found.stored.keys()].sort()).toEqual([...expected.stored.keys()].sort());
+    writeModelFiles(found, out, plan, null);
+    const saved = JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
+    expect(saved).toMatchObject({
+      model_type: 'ministral3',
+      architectures: ['Ministral3ForCausalLM'],
+      tie_word_embeddings: false,
+    });
+    expect(saved.rope_parameters).toEqual(ministral.rope_parameters);
+  });
 });

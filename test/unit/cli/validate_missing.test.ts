@@ -24,6 +24,7 @@ describe('troupe validate', () => {
     ['OpenGVLab/InternVL3-8B', /needs images \(a vision-language model\)/],
     ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
+    ['mistralai/Mistral-Large-3-675B-Instruct-2512', /needs the model family Mistral Large 3/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
@@ -58,6 +59,7 @@ describe('troupe validate', () => {
     const refused =
       /data\.image_key: needs images of this model, which are not there: of .* the language model alone is read/;
     await expect(asked('google/gemma-3-12b-it')).rejects.toThrow(refused);
+    await expect(asked('mistralai/Ministral-3-14B-Reasoning-2512')).rejects.toThrow(refused);
     await expect(asked(gemma)).rejects.toThrow(refused);
     for (const kept of [
       asked('google/gemma-3-12b-it', ''),
@@ -79,6 +81,7 @@ describe('troupe validate', () => {
   const NAMES: Record<Family, string> = {
     llama: 'meta-llama/Llama-3.1-8B-Instruct',
     mistral: 'mistralai/Mistral-7B-Instruct-v0.3',
+    ministral3: 'mistralai/Ministral-3-8B-Instruct-2512',
     qwen2: 'Qwen/Qwen2.5-7B-Instruct',
     qwen3: 'Qwen/Qwen3-8B',
     mimo: 'XiaomiMiMo/MiMo-7B-Base',
@@ -117,6 +120,8 @@ describe('troupe validate', () => {
 
   it.each([
     ...FAMILIES.map((family) => NAMES[family]),
+    'mistralai/Mistral-Small-24B-Instruct-2501',
+    'mistralai/Mistral-Small-3.2-24B-Instruct-2506',
     'THUDM/GLM-4-32B-Base-0414',
     'THUDM/GLM-Z1-32B-0414',
     'allenai/Olmo-3.1-32B-Think',

@@ -24,13 +24,20 @@ describe('defaults of the Hugging Face classes', () => {
       expect(resolve({ ...small, model_type, sliding_window: 0 }).slidingWindows).toEqual([0, 0, 0, 0]);
   });
 
-  test.each(['mistral', 'qwen2', 'phi3', 'gemma2', 'gemma3_text', 'mixtral', 'gpt_oss', 'olmo3'])(
-    'a window of %s is a whole number of positions',
-    (model_type) => {
-      for (const sliding_window of [2.5, -1, 2 ** 31])
-        expect(() => resolve({ ...small, model_type, sliding_window })).toThrow(/sliding_window/);
-    },
-  );
+  test.each([
+    'mistral',
+    'ministral3',
+    'qwen2',
+    'phi3',
+    'gemma2',
+    'gemma3_text',
+    'mixtral',
+    'gpt_oss',
+    'olmo3',
+  ])('a window of %s is a whole number of positions', (model_type) => {
+    for (const sliding_window of [2.5, -1, 2 ** 31])
+      expect(() => resolve({ ...small, model_type, sliding_window })).toThrow(/sliding_window/);
+  });
 
   test('an empty quantization_config quantises nothing', () => {
     const plain = { ...small, model_type: 'llama' };
@@ -150,6 +157,7 @@ describe('defaults of the Hugging Face classes', () => {
 test.each<[string, object, number]>([
   ['llama', {}, 32],
   ['mistral', {}, 32],
+  ['ministral3', {}, 34],
   ['qwen2', {}, 32],
   ['qwen3', {}, 32],
   ['mixtral', {}, 32],

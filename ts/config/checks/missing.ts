@@ -83,7 +83,7 @@ function imagesOfText(config: Tree): MissingFeature | null {
 /** By its config.json, or where there is none by its name. */
 function losesImages(model: string): boolean {
   const file = path.join(model, 'config.json');
-  if (!existsSync(file)) return /gemma-?_?3-(4|12|27)b/i.test(model);
+  if (!existsSync(file)) return /gemma-?_?3-(4|12|27)b|mistral-?small-?3\.\d|ministral-?3/i.test(model);
   const config = readTree(file);
   return config !== null && 'vision_config' in config && hasOtherParts(config, true);
 }
@@ -141,7 +141,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/mimo-?v\d/i, 'the model family MiMo-V2'],
   [/nemotron/i, 'the model family Nemotron'],
   [/minimax/i, 'the model family MiniMax'],
-  [/mistral-?small-?3|mistral-?large-?3|ministral-?3/i, 'the model family Mistral 3'],
+  [/mistral-?large-?3/i, 'the model family Mistral Large 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
   [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
   [/olmo-?(2|3(\.1)?)-/i, ''],
