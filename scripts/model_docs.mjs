@@ -24,6 +24,7 @@ const EXAMPLES = {
   granite: 'Granite 3.0, 3.1, 3.2, 3.3: 2B, 8B',
   granitemoe: 'Granite 3.0, 3.1: 1B-A400M, 3B-A800M; PowerMoE-3B',
   glm4: 'GLM-4-0414 9B, 32B; GLM-Z1',
+  ernie4_5: 'ERNIE-4.5-0.3B',
   olmo2: 'OLMo 2: 1B, 7B, 13B, 32B, and what was trained from them',
   olmo3: 'OLMo 3: 7B, 32B; Base, Think, Instruct, RL-Zero',
   phi3: 'Phi-3, Phi-3.5, Phi-4, Phi-4-mini',
@@ -68,7 +69,7 @@ function modelTable() {
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),
-      ...(keys.includes('attention_bias') ? ['optional biases'] : []),
+      ...(keys.some((key) => /^(attention|use)_bias$/.test(key)) ? ['optional biases'] : []),
       ...(shape.vision_config ? ['a tower for images'] : []),
     ];
     return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;

@@ -13,7 +13,16 @@ afterAll(() => groups.close());
 describe.each(
   [
     ...['deepseek_v3', 'moonlight', 'gpt_oss', 'qwen3_next', 'qwen3_5', 'qwen3_5_moe', 'olmo2', 'olmo3'],
-    ...['granite', 'granitemoe', 'glm4', 'glm4_moe_lite', 'deepseek_v2', 'deepseek_v2_lite', 'ministral3'],
+    ...[
+      'granite',
+      'granitemoe',
+      'glm4',
+      'glm4_moe_lite',
+      'deepseek_v2',
+      'deepseek_v2_lite',
+      'ministral3',
+      'ernie4_5',
+    ],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
   ),

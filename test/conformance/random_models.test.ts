@@ -9,7 +9,7 @@ const groups = new TestGroups();
 afterAll(() => groups.close());
 
 describeRandomModels('random models', () => {
-  const seeds = seedsOf(58, 1160);
+  const seeds = seedsOf(60, 1200);
   const modelOf = madeBy('make_models.py', seeds);
 
   test.each(seeds)('seed %d', async (seed) => {

@@ -144,6 +144,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
     case 'glm4':
       return glm4(parsed as FamilyConfig<'glm4'>, raw, where);
+    case 'ernie4_5':
+      return ernie(parsed as FamilyConfig<'ernie4_5'>, raw, where);
     case 'olmo2':
       return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
     case 'olmo3':
@@ -232,6 +234,17 @@ function smollm3(c: FamilyConfig<'smollm3'>, raw: Raw, where: string): NativeMod
         ? typedWindows(c.layer_types, c.num_hidden_layers, window, where)
         : turning.map((turns) => (turns ? 0 : (window ?? 0))),
     secondRopeLayers: turning.map((turns) => turns === 0),
+  };
+}
+
+/** ERNIE 4.5, dense: all of a head turns, in pairs side by side. */
+function ernie(c: FamilyConfig<'ernie4_5'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...rmsDecoder('ernie4_5', c, raw, where, { defaultTheta: 5e5 }),
+    ropePairs: true,
+    qkvBias: c.use_bias,
+    outputBias: c.use_bias,
+    mlpBias: c.use_bias,
   };
 }
 

@@ -262,6 +262,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   granite: 'Granite',
   granitemoe: 'GraniteMoe',
   glm4: 'Glm4',
+  ernie4_5: 'Ernie4_5',
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
   phi3: 'Phi3',

@@ -168,6 +168,7 @@ test.each<[string, object, number]>([
   ['granite', {}, 32],
   ['granitemoe', {}, 32],
   ['glm4', {}, 40],
+  ['ernie4_5', {}, 18],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['seed_oss', {}, 64],

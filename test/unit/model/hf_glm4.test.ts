@@ -65,3 +65,25 @@ test('tensors of a layer', () => {
     ['post_mlp_layernorm.weight', 'mlp_post_norm.weight', [24]],
   ]);
 });
+
+test('ERNIE 4.5: all of a head turns, in pairs side by side; use_bias is of every matrix', () => {
+  const { native: c } = resolve({ ...small, model_type: 'ernie4_5', num_key_value_heads: null });
+  expect(c).toMatchObject({
+    headDim: 16,
+    numKvHeads: 4,
+    postNorms: false,
+    ropePairs: true,
+    qkvBias: false,
+    tiedEmbeddings: true,
+  });
+  expect(c.ropeInvFreq).toHaveLength(8);
+  expect(c.ropeInvFreq[1]).toBeCloseTo(500000 ** (-1 / 8), 15);
+  expect(resolve({ ...small, model_type: 'ernie4_5', use_bias: true }).native).toMatchObject({
+    qkvBias: true,
+    outputBias: true,
+    mlpBias: true,
+  });
+  expect(() => resolve({ ...small, model_type: 'ernie4_5', partial_rotary_factor: 0.5 })).toThrow(
+    /partial_rotary_factor 0.5 is not supported for this model_type/,
+  );
+});

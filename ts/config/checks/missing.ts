@@ -146,6 +146,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
   [/olmo-?(2|3(\.1)?)-/i, ''],
   [/granite-?3\.[0-3]-(1b-a400m|3b-a800m|[28]b)\b/i, ''],
+  [/ernie-?4\.5-0\.3b/i, ''],
   [
     /\bphi-?(2|3\.5-(moe|vision)|3-(small|vision)|4-(multimodal|reasoning-vision))\b|\bphi-?1|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
     'the model family of this name',
