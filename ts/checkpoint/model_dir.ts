@@ -19,12 +19,13 @@ import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { type Fp8Tensors, withFp8 } from './fp8';
 import { markFloats } from './json_floats';
+import { parseObject, readObject, readText } from './json_object';
 import { planLoad } from './load_plan';
 import { withMxfp4 } from './mxfp4';
 import { insteadOfModel } from './no_model';
 import { isPacked } from './packed_tensor';
 import type { StoredTensor } from './safetensors';
-import { parseObject, readTensors, readText } from './safetensors';
+import { readTensors } from './safetensors';
 import { LM_HEAD, tiedTensors } from './tied_head';
 import type { FloatDtype, StoredTensorShape } from './write_plan';
 import { isFloatDtype } from './write_plan';
@@ -76,8 +77,8 @@ export function loadModelDirectory(
   { maxPositionEmbeddings = null, readsImages = false, predictions = null }: ModelReading = {},
 ): LoadedModel {
   const configFile = configOf(dir);
-  const text = readText(configFile);
-  const whole = parseObject(text, configFile);
+  const text = readText(configFile, 'model');
+  const whole = parseObject(text, configFile, 'model');
   const read = withPositions(textPart(whole, readsImages), maxPositionEmbeddings, configFile);
   const { native, eosTokenIds } = resolveModelConfig(read, head, configFile, readsImages);
   const config = predictions === null ? native : withPredictions(native, read, configFile, predictions);
@@ -103,7 +104,7 @@ export function loadModelDirectory(
   const predicting = head === 'lm' ? predictionLayersOf(dir, stored, config) : new Map();
   const copies = copiesIn(dir, stored, config, mapping);
   const predictionLayers = config.prediction === null ? predicting : new Map();
-  const marked = textPart(parseObject(markFloats(text), configFile), readsImages);
+  const marked = textPart(parseObject(markFloats(text), configFile, 'model'), readsImages);
   const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
     dir,
@@ -148,7 +149,7 @@ function withPixels(vision: NativeVisionConfig, dir: string): void {
 /** What {@link loadModelDirectory} says of it, without a look at the tensors. */
 export function readEosTokenIds(dir: string): number[] {
   const file = configOf(dir);
-  return generationEos(dir) ?? resolveModelConfig(parseObject(readText(file), file), 'lm', file).eosTokenIds;
+  return generationEos(dir) ?? resolveModelConfig(readObject(file, 'model'), 'lm', file).eosTokenIds;
 }
 
 function configOf(dir: string): string {
@@ -291,7 +292,7 @@ function dtypesOf(tensors: readonly (readonly [string, StoredTensor])[]): Map<st
 function generationEos(dir: string): number[] | null {
   const file = path.join(dir, 'generation_config.json');
   if (!existsSync(file)) return null;
-  const eos = parseObject(readText(file), file).eos_token_id;
+  const eos = readObject(file, 'model').eos_token_id;
   const ids = Array.isArray(eos) ? eos : [eos];
   return ids.length > 0 && ids.every((id) => Number.isInteger(id)) ? (ids as number[]) : null;
 }

@@ -6,9 +6,10 @@ import { type Head, resolveModelConfig } from '../model/hf_config';
 import { withPredictions } from '../model/prediction_layers';
 import { textPart } from '../model/text_part';
 import type { NativeModelConfig } from '../native/bridge';
+import { readObject } from './json_object';
 import { loadModelDirectory, type ModelReading, withPositions } from './model_dir';
 import { insteadOfModel } from './no_model';
-import { parseObject, readText, type StoredTensor } from './safetensors';
+import type { StoredTensor } from './safetensors';
 
 /** A model as far as its directory says without its weights. */
 export interface ModelShape {
@@ -39,7 +40,7 @@ export function readModelShape(dir: string, head: Head, key: string, reading: Mo
     return { config, stored, unusedScales };
   }
   const { maxPositionEmbeddings = null, readsImages = false, predictions = null } = reading;
-  const part = textPart(parseObject(readText(file), file), readsImages);
+  const part = textPart(readObject(file, 'model'), readsImages);
   const raw = withPositions(part, maxPositionEmbeddings, file);
   const { native } = resolveModelConfig(raw, head, file, readsImages);
   const config = predictions === null ? native : withPredictions(native, raw, file, predictions);

@@ -14,8 +14,9 @@ import {
 } from '../model/adapter_sites';
 import { valueHeadName } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
+import { readObject } from './json_object';
 import { planLoad } from './load_plan';
-import { parseObject, readTensors, readText, type StoredTensor } from './safetensors';
+import { readTensors, type StoredTensor } from './safetensors';
 import { writeJson } from './save_files';
 import { planWrite, type WritePlan } from './write_plan';
 
@@ -99,7 +100,7 @@ export function readAdapter(
 }
 
 function parseConfig(file: string): AdapterConfig {
-  const raw = parseObject(readText(file), file);
+  const raw = readObject(file, 'lora');
   const parsed = schema.safeParse(raw);
   if (parsed.success) return parsed.data;
   const issue = parsed.error.issues[0];

@@ -1,7 +1,6 @@
-import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
-import { describeShape, shapeProblem } from '../base/json_shape';
 import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
@@ -9,6 +8,7 @@ import { show } from '../base/text';
 import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
 import type { NativeScales } from '../native/bridge';
+import { parseObject, readObject } from './json_object';
 
 // Reading safetensors headers: u64 little-endian header length, JSON header, then the tensors' bytes without holes.
 // Only headers are read here; the core reads the tensors. Nothing in a file is trusted.
@@ -72,7 +72,7 @@ const invalid = (message: string): TroupeError =>
 /** Every tensor of one file, in file order. Throws INVALID_MODEL for a malformed file, IO when it cannot be read. */
 export function readHeader(file: string): StoredTensor[] {
   const { text, dataStart, fileSize } = readHeaderText(file);
-  const header = parseObject(text, `${file}: the header`);
+  const header = parseObject(text, `${file}: the header`, 'safetensors');
   const tensors: StoredTensor[] = [];
   for (const [name, value] of Object.entries(header)) {
     if (name !== '__metadata__') tensors.push(parseEntry(file, name, value, dataStart, fileSize));
@@ -177,7 +177,7 @@ export function readTensors(dir: string, base = 'model'): Map<string, StoredTens
 }
 
 function readShards(dir: string, index: string): Map<string, StoredTensor> {
-  const parsed = parseObject(readText(index), index);
+  const parsed = readObject(index, 'safetensors');
   const weightMap = z.record(z.string(), z.string()).safeParse(parsed.weight_map);
   if (!weightMap.success) throw invalid(`${index}: expected weight_map to map tensor names to file names`);
   const shards = new Map<string, Map<string, StoredTensor>>();
@@ -208,31 +208,6 @@ function readShards(dir: string, index: string): Map<string, StoredTensor> {
     }
   }
   return tensors;
-}
-
-export function readText(file: string): string {
-  isRegularFile(file);
-  const bytes = wrapIo(`read ${file}`, () => readFileSync(file));
-  return decodeUtf8(bytes, (line) => {
-    throw invalid(`${file}:${line}: not valid UTF-8: write the file again as UTF-8`);
-  });
-}
-
-export function parseObject(text: string, what: string): Record<string, unknown> {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (e) {
-    throw invalid(`${what} is not valid JSON: ${printable((e as Error).message)}`);
-  }
-  if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw invalid(`${what} is not a JSON object`);
-  const problem = shapeProblem(text);
-  if (problem !== null) {
-    const { line, what: why } = describeShape(text, problem);
-    throw invalid(`${what}, line ${line}: ${why}`);
-  }
-  return value as Record<string, unknown>;
 }
 
 function wrapIo<T>(what: string, action: () => T): T {

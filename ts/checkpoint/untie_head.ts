@@ -2,7 +2,8 @@
 import { closeSync, existsSync, openSync, readSync, renameSync, writeFileSync, writeSync } from 'node:fs';
 import path from 'node:path';
 import { TroupeError } from '../errors';
-import { parseObject, readTensors, readText } from './safetensors';
+import { readObject } from './json_object';
+import { readTensors } from './safetensors';
 
 const EMBEDDING = 'model.embed_tokens.weight';
 const HEAD = 'lm_head.weight';
@@ -47,7 +48,7 @@ export function untieHead(directory: string): void {
   }
   const change = (name: string, work: (value: Record<string, unknown>) => Record<string, unknown>): void => {
     const at = path.join(directory, name);
-    writeFileSync(at, JSON.stringify(work(parseObject(readText(at), at)), null, 2));
+    writeFileSync(at, JSON.stringify(work(readObject(at, 'checkpoint')), null, 2));
   };
   change('config.json', (config) => ({ ...config, tie_word_embeddings: false }));
   // One file alone has no index, and readers look for its name first.

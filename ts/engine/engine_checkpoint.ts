@@ -4,10 +4,11 @@ import { z } from 'zod';
 import { asTroupeError, writeDirectory } from '../base/atomic_dir';
 import { formatBytes } from '../base/byte_size';
 import { counted } from '../base/text';
+import { readObject } from '../checkpoint/json_object';
 import { planLoad } from '../checkpoint/load_plan';
 import { keptTensors } from '../checkpoint/model_dir';
 import { planAdapterLoad, writeAdapterFiles } from '../checkpoint/peft_adapter';
-import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
+import { readTensors } from '../checkpoint/safetensors';
 import { writeJson, writeModelFiles } from '../checkpoint/save_files';
 import { streamTensors } from '../checkpoint/stream_tensors';
 import type { FloatDtype, WritePlan } from '../checkpoint/write_plan';
@@ -115,7 +116,7 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
       `[checkpoint] ${dir} has no engine.json: expected a directory that saveCheckpoint wrote`,
     );
   }
-  const parsed = stateSchema.safeParse(parseObject(readText(file), file));
+  const parsed = stateSchema.safeParse(readObject(file, 'checkpoint'));
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
     throw new TroupeError(

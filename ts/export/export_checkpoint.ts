@@ -3,8 +3,9 @@ import path from 'node:path';
 import { Actor } from '../actor/actor';
 import { asTroupeError, writeDirectory } from '../base/atomic_dir';
 import { checkOptionNames, choiceOption, flagOption, numberOption, requirePath } from '../base/check_options';
+import { readObject } from '../checkpoint/json_object';
 import { keptTensors, loadModelDirectory } from '../checkpoint/model_dir';
-import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
+import { readTensors } from '../checkpoint/safetensors';
 import { writeModelFiles } from '../checkpoint/save_files';
 import { streamTensors } from '../checkpoint/stream_tensors';
 import {
@@ -197,7 +198,7 @@ async function exportMerged({ dir, role }: FoundCheckpoint, out: string, o: Reso
 
 function baseOf(dir: string): string {
   const file = path.join(dir, 'adapter_config.json');
-  const { base_model_name_or_path: base } = parseObject(readText(file), file);
+  const { base_model_name_or_path: base } = readObject(file, 'export');
   if (typeof base === 'string' && existsSync(path.join(base, 'config.json'))) return base;
   throw new TroupeError(
     'INVALID_MODEL',

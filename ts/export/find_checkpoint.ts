@@ -1,7 +1,7 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { relativeTo } from '../base/relative_to';
-import { parseObject, readText } from '../checkpoint/safetensors';
+import { readObject } from '../checkpoint/json_object';
 import { TroupeError } from '../errors';
 import { CheckpointStore } from '../run/checkpoint_store';
 
@@ -47,7 +47,7 @@ export function findCheckpoint(at: string, role: ExportedRole | null): FoundChec
 function engineIn(dir: string, role: ExportedRole | null): FoundCheckpoint {
   if (has(dir, 'engine.json')) {
     const file = path.join(dir, 'engine.json');
-    const { role: saved, adapter } = parseObject(readText(file), file);
+    const { role: saved, adapter } = readObject(file, 'export');
     const found = ROLES.find((name) => name === saved);
     if (found === undefined) throw invalid(`${file}: role: expected actor or critic, got ${String(saved)}`);
     if (role !== null && role !== found)
@@ -58,7 +58,7 @@ function engineIn(dir: string, role: ExportedRole | null): FoundCheckpoint {
   }
   if (has(dir, 'adapter_config.json')) {
     const file = path.join(dir, 'adapter_config.json');
-    const value = parseObject(readText(file), file).task_type === 'TOKEN_CLS';
+    const value = readObject(file, 'export').task_type === 'TOKEN_CLS';
     return { dir, role: role ?? (value ? 'critic' : 'actor'), adapter: true };
   }
   if (!has(dir, 'config.json')) {
@@ -68,7 +68,7 @@ function engineIn(dir: string, role: ExportedRole | null): FoundCheckpoint {
     );
   }
   const file = path.join(dir, 'config.json');
-  const { architectures } = parseObject(readText(file), file);
+  const { architectures } = readObject(file, 'export');
   const value =
     Array.isArray(architectures) && architectures.some((a) => /ForTokenClassification$/.test(String(a)));
   return { dir, role: role ?? (value ? 'critic' : 'actor'), adapter: false };

@@ -1,7 +1,7 @@
 // Whether the model of a run is read with its tower for images, where its directory has both that and a language model of its own.
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { parseObject, readText } from '../checkpoint/safetensors';
+import { readObject } from '../checkpoint/json_object';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { withKey } from '../config/written_config';
 import { haveImages } from '../data/image_column';
@@ -27,7 +27,7 @@ export async function decideImages<C extends ResolvedConfig | ResolvedSftConfig>
   const file = path.join(model.path, 'config.json');
   // What is wrong with the directory is said where it is loaded.
   if (!existsSync(file)) return config;
-  const raw = parseObject(readText(file), file);
+  const raw = readObject(file, 'model');
   if (!hasOwnTower(raw)) {
     if (model.read_images !== null)
       checkAsked(key, model, resolveModelConfig(raw, 'lm', file).native.vision !== null);

@@ -1,7 +1,7 @@
 // Keys of the routers of a mixture of experts are for models that have some.
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { parseObject, readText } from '../checkpoint/safetensors';
+import { readObject } from '../checkpoint/json_object';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { needsCritic } from '../config/derived/roles';
 import { routerReplay } from '../config/derived/router_replay';
@@ -39,7 +39,7 @@ export function checkRouterKeys(config: ResolvedConfig | ResolvedSftConfig): voi
     // What is wrong with the directory is said where it is loaded.
     const off = OFF[typeof value];
     if (value === off || !existsSync(file)) continue;
-    const { moe } = resolveModelConfig(parseObject(readText(file), file), 'lm', file).native;
+    const { moe } = resolveModelConfig(readObject(file, 'model'), 'lm', file).native;
     if (moe === null)
       throw new ConfigError(`${key}: the model in ${dir} has no experts: expected ${off}, got ${value}`, key);
   }
