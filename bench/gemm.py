@@ -1,4 +1,13 @@
 """Measures the fp32/bf16 matrix-multiplication rate of this machine: one JSON line per shape MxKxN."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer"))
+
+import needs
+
+needs.only("torch")  # before what may not be there
+
 import argparse
 import json
 import statistics
@@ -22,9 +31,16 @@ def seconds_of(m, k, n, dtype, device, repeat):
     return statistics.median(times[2:])
 
 
+def shape_of(text):
+    sizes = text.split("x")
+    if len(sizes) != 3 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"expected MxKxN, such as 2048x512x1536, got {text}")
+    return tuple(map(int, sizes))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="+", help="MxKxN: [M, K] times the transpose of [N, K]")
+    parser.add_argument("shapes", nargs="+", type=shape_of, help="MxKxN: [M, K] times the transpose of [N, K]")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtype", default="fp32", choices=list(DTYPES))
     parser.add_argument("--device", default="cpu")
@@ -33,10 +49,9 @@ def main():
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    for shape in args.shapes:
-        m, k, n = map(int, shape.split("x"))
+    for m, k, n in args.shapes:
         seconds = seconds_of(m, k, n, DTYPES[args.dtype], args.device, args.repeat)
-        print(json.dumps({"shape": shape, "seconds": seconds, "tflops": 2 * m * k * n / seconds / 1e12}), flush=True)
+        print(json.dumps({"shape": f"{m}x{k}x{n}", "seconds": seconds, "tflops": 2 * m * k * n / seconds / 1e12}), flush=True)
 
 
 if __name__ == "__main__":

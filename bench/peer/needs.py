@@ -7,6 +7,12 @@ import sys
 PACKAGES = {"torch": "torch", "transformers": "transformers", "safetensors": "safetensors", "numpy": "numpy", "PIL": "pillow"}
 
 
+def only(*modules):
+    """For a program that imports no others."""
+    for name in set(PACKAGES) - set(modules):
+        del PACKAGES[name]
+
+
 def _tell(kind, error, trace):
     # Without a name it is a failure within a package, whose traceback says more.
     if not issubclass(kind, ImportError) or error.name is None:

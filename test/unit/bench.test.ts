@@ -108,6 +108,23 @@ describe('options', () => {
   });
 });
 
+describe('programs in Python', () => {
+  it.each([
+    ['gemm.py', 'torch'],
+    ['peer/peer_hf.py', 'torch transformers safetensors numpy pillow'],
+    ['peer/peer_head.py', 'torch transformers safetensors numpy pillow'],
+    ['peer/peer_images.py', 'torch transformers safetensors numpy pillow'],
+    ['peer/profile_peer.py', 'torch transformers safetensors numpy pillow'],
+  ])('%s: one line says which packages to install', (name, packages) => {
+    // Without the packages of any installation.
+    const program = join(__dirname, '../../bench', name);
+    const { status, stderr } = spawnSync('python3', ['-E', '-s', '-S', program], { encoding: 'utf8' });
+    expect(status).toBe(1);
+    expect(stderr).toMatch(/^[^\n]*\n$/);
+    expect(stderr).toContain(`-m pip install ${packages} (docs/benchmarks.md`);
+  });
+});
+
 describe('cases', () => {
   it('random weights repeat, and bfloat16 rounds to even', async () => {
     const { Random } = await measure('random');
