@@ -223,7 +223,7 @@ export const sftSchema = {
     default_local_dir: field(
       orNull(str),
       null,
-      'Run directory; null: checkpoints/{project_name}/{experiment_name}.',
+      'Run directory; null, as nothing after =: checkpoints/{project_name}/{experiment_name}.',
     ),
     save_freq: field(
       everySteps,

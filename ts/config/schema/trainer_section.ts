@@ -73,7 +73,7 @@ export const trainerSection = {
   default_local_dir: field(
     orNull(str),
     null,
-    'Run directory; null: checkpoints/{project_name}/{experiment_name}.',
+    'Run directory; null, as nothing after =: checkpoints/{project_name}/{experiment_name}.',
   ),
   max_actor_ckpt_to_keep: field(orNull(int(1)), null, 'Newest checkpoints to keep; null: all.'),
   max_critic_ckpt_to_keep: ignored('actor and critic are saved together: max_actor_ckpt_to_keep holds'),
