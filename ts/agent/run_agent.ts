@@ -1,6 +1,7 @@
 // One agent on one task: time, attempts, failures, and what it leaves.
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { notFinite } from '../base/not_finite';
 import { printable } from '../base/printable';
 import { StoppableTimers } from '../base/stoppable_timers';
 import { reasonOf, show, toJson } from '../base/text';
@@ -247,6 +248,9 @@ function readResult(result: AgentResult): Outcome {
     );
   }
   checkSize([extra]);
+  const found = notFinite(extra);
+  if (found !== null)
+    throw new Error(`expected finite numbers beside the reward, got ${found.at} = ${found.number}`);
   return {
     reward: reward === undefined ? null : finite(reward),
     answer: answer ?? null,

@@ -1,8 +1,6 @@
 // JSON whose integers stay exact: what doubles cannot hold becomes a bigint, and is written with all its digits again.
+import { randomUUID } from 'node:crypto';
 
-/** Marks the digits of an integer among strings; data has no reason to begin a text with it. */
-const MARK = '\0';
-const MARKED = /^\0-?\d+$/;
 /** A text, or an integer of so many digits as Python reads at once and is worth it. */
 const TEXT_OR_INTEGER = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\d.eE+-])-?\d{16,4300}(?![\d.eE])/g;
 
@@ -11,17 +9,23 @@ export function parseExactJson(text: string): unknown {
   const rounded: unknown = JSON.parse(text);
   // Beyond this line every text is known to end, so that the search is linear.
   if (!/\d{16}/.test(text)) return rounded;
+  // Digits among texts; no text of the data begins so.
+  const mark = randomUUID();
   const marked = text.replace(TEXT_OR_INTEGER, (token) =>
-    token.startsWith('"') || Number.isSafeInteger(Number(token)) ? token : `"\\u0000${token}"`,
+    token.startsWith('"') || Number.isSafeInteger(Number(token)) ? token : `"${mark}${token}"`,
   );
   if (marked === text) return rounded;
   return JSON.parse(marked, (_, value: unknown) =>
-    typeof value === 'string' && MARKED.test(value) ? BigInt(value.slice(1)) : value,
+    typeof value === 'string' && value.startsWith(mark) ? BigInt(value.slice(mark.length)) : value,
   );
 }
 
-export const exactJson = (value: unknown): string =>
-  JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? `${MARK}${item}` : item)).replace(
-    /"\\u0000(-?\d+)"/g,
-    '$1',
+export function exactJson(value: unknown): string {
+  const mark = randomUUID();
+  const integers: bigint[] = [];
+  const text = JSON.stringify(value, (_, item: unknown) =>
+    typeof item === 'bigint' ? `${mark}${integers.push(item) - 1}` : item,
   );
+  if (integers.length === 0) return text;
+  return text.replace(new RegExp(`"${mark}(\\d+)"`, 'g'), (_, i: string) => String(integers[Number(i)]));
+}

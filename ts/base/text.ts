@@ -5,16 +5,18 @@ import { printable } from './printable';
 
 const SHOWN = 60;
 
-/** JSON of what may hold integers beyond 2^53 (from int64 columns): they become strings of their digits. */
-export const toJson = (value: unknown): string =>
-  JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? String(item) : item));
+/** What JSON has no number for, as the text of it: "NaN", "Infinity", "-Infinity", the digits of an integer beyond 2^53. */
+const written = (_: string, item: unknown): unknown =>
+  typeof item === 'bigint' || (typeof item === 'number' && !Number.isFinite(item)) ? String(item) : item;
+
+/** JSON for readers, of what may hold integers beyond 2^53 (from int64 columns), NaN and infinities: they become strings. */
+export const toJson = (value: unknown): string => JSON.stringify(value, written);
 
 /** What of an array a message may show: one of millions of entries is neither copied nor written out for it. */
-const shortened = (_: string, item: unknown): unknown => {
-  if (typeof item === 'bigint') return String(item);
+const shortened = (key: string, item: unknown): unknown => {
   if (ArrayBuffer.isView(item) && !types.isDataView(item))
     return Array.from((item as Float32Array).subarray(0, SHOWN));
-  return Array.isArray(item) && item.length > SHOWN ? item.slice(0, SHOWN) : item;
+  return Array.isArray(item) && item.length > SHOWN ? item.slice(0, SHOWN) : written(key, item);
 };
 
 function textOf(value: unknown): string {

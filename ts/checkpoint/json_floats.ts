@@ -1,18 +1,19 @@
 // JSON.parse takes 12.0 for the number 12 and JSON.stringify writes 12, which readers with typed fields (transformers 5) refuse
-// where they expect a float.
+// where they expect a float; and 1e400 for an infinity, which it writes as null.
 
 const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const MARK = '\u0000';
 const MARKED = /"\\u0000([^"]*)"/g;
 
-/** The same JSON with every float of integral value as a marked string, which survives parsing; `restoreFloats` undoes it. */
+/** The same JSON with every float of integral value, and every number beyond doubles, as a marked string, which survives parsing; `restoreFloats` undoes it. */
 export function markFloats(json: string): string {
   return json.replace(STRING_OR_NUMBER, (token) =>
-    !token.startsWith('"') && /[.eE]/.test(token) && Number.isInteger(Number(token))
-      ? JSON.stringify(`${MARK}${token}`)
-      : token,
+    !token.startsWith('"') && isChanged(token, Number(token)) ? JSON.stringify(`${MARK}${token}`) : token,
   );
 }
+
+const isChanged = (token: string, number: number): boolean =>
+  !Number.isFinite(number) || (/[.eE]/.test(token) && Number.isInteger(number));
 
 /** After JSON.stringify. */
 export const restoreFloats = (json: string): string => json.replace(MARKED, '$1');

@@ -13,7 +13,7 @@ import type { RewardManager, RewardSample } from '../reward/contract/types';
 import { configuredReward } from '../trainer/configured_reward';
 import type { Metrics } from '../trainer/metrics/metrics';
 import { validationMetrics } from '../trainer/metrics/validation_metrics';
-import { checkNewColumn, checkOutput, writeRows } from './row_output';
+import { checkOutput, checkOutputRow, writeRows } from './row_output';
 
 export interface EvaluateOptions {
   /** A .jsonl, .json or .parquet file in verl's schema with a column of responses. */
@@ -99,7 +99,7 @@ async function readRows(
   const rows: Answered[] = [];
   for (let i = 0; i < opened.length; i++) {
     const [row, where] = [await opened.row(i), opened.where(i)];
-    if (output !== null) checkNewColumn(row, scoreKey, '--score-key', where);
+    if (output !== null) checkOutputRow(row, scoreKey, '--score-key', where);
     const labels = labelsOf(row, data.reward_fn_key, where);
     const prompt = promptText(row[data.prompt_key]);
     const samples = responsesOf(column(row, answers, where), responseKey, where).map((response) => ({

@@ -7,7 +7,7 @@ import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
 import type { SamplingOptions } from '../rollout/sampling';
 import { loadTokenizer } from '../trainer/training_data';
-import { checkNewColumn, checkOutput, writeRows } from './row_output';
+import { checkOutput, checkOutputRow, writeRows } from './row_output';
 
 export interface GenerateOptions {
   /** Hugging Face directory with model and tokenizer. */
@@ -122,7 +122,7 @@ async function readInputs(options: GenerateOptions): Promise<PromptInput[]> {
   if (file.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${prompts}: there are no prompts`);
   for (let i = 0; i < file.length; i++) {
     const [row, where] = [await file.row(i), file.where(i)];
-    if (output !== null) checkNewColumn(row, responseKey, '--response-key', where);
+    if (output !== null) checkOutputRow(row, responseKey, '--response-key', where);
     inputs.push({ prompt: column(row, asked, where), row: output === null ? {} : row, where });
   }
   return inputs;

@@ -3,7 +3,9 @@ import { existsSync, lstatSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { asTroupeError } from '../base/atomic_dir';
 import { checkFileAtomic, writeFileAtomic } from '../base/atomic_file';
-import { toJson } from '../base/text';
+import { exactJson } from '../base/exact_json';
+import { notFinite } from '../base/not_finite';
+import { printable } from '../base/printable';
 import type { Row } from '../data/row';
 import { TroupeError } from '../errors';
 import { UsageError } from './report';
@@ -28,16 +30,21 @@ export function checkOutput(command: string, output: string): void {
   }
 }
 
-/** Before a column is added. `option`: that names it. @throws TroupeError INVALID_DATA */
-export function checkNewColumn(row: Row, name: string, option: string, where: string): void {
-  if (!Object.hasOwn(row, name)) return;
-  throw new TroupeError(
-    'INVALID_DATA',
-    `[data] ${where}: there is a column '${name}' already: name another one by ${option}`,
-  );
+/** Before a row is written again with one more column. `option`: that names it. @throws TroupeError INVALID_DATA */
+export function checkOutputRow(row: Row, name: string, option: string, where: string): void {
+  const refuse = (message: string): never => {
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: ${message}`);
+  };
+  if (Object.hasOwn(row, name)) refuse(`there is a column '${name}' already: name another one by ${option}`);
+  const found = notFinite(row);
+  if (found !== null)
+    refuse(
+      `${printable(found.at, { max: 200 })} is ${found.number}, which a .jsonl file cannot hold: expected finite numbers in rows that ` +
+        '--output writes again: correct it, or leave it out',
+    );
 }
 
 /** All of them or nothing. @throws TroupeError NO_SPACE, IO */
 export function writeRows(output: string, rows: readonly Row[]): void {
-  writeFileAtomic(output, Buffer.concat(rows.map((row) => Buffer.from(`${toJson(row)}\n`))));
+  writeFileAtomic(output, Buffer.concat(rows.map((row) => Buffer.from(`${exactJson(row)}\n`))));
 }

@@ -1,5 +1,6 @@
 import { checkOptionNames, requireNamed } from '../base/check_options';
 import { ConfigError } from '../errors';
+import { checkedManager } from './contract/manager_outcome';
 import {
   type BuiltInManager,
   isBuiltInManager,
@@ -50,8 +51,9 @@ export function createRewardManager(
   requireNamed('createRewardManager', name, fn);
   // One of a program's own may have others.
   if (isBuiltInManager(name)) checkOptionNames('createRewardManager', options, OPTIONS);
-  const factory = isBuiltInManager(name) ? BUILT_IN[name] : registeredManager(name);
-  if (factory) return factory(fn, options);
+  if (isBuiltInManager(name)) return BUILT_IN[name](fn, options);
+  const factory = registeredManager(name);
+  if (factory) return checkedManager(`'${name}'`, factory(fn, options));
   const path = 'reward.reward_manager.name';
   throw new ConfigError(`${path}: expected one of ${rewardManagerNames().join(', ')}, got "${name}"`, path);
 }

@@ -6,6 +6,7 @@ import type { ResolvedConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
 import { ConfigError, TroupeError } from '../errors';
 import { CODE_SOURCES } from '../reward/code/code_reward';
+import { checkedManager } from '../reward/contract/manager_outcome';
 import type {
   BatchRewardFunction,
   RewardFunction,
@@ -140,7 +141,7 @@ function madeBy(
     throw bad(`threw: ${reasonOf(error)}${thrownAt(error, __filename)}`);
   }
   if (typeof manager?.score !== 'function') throw bad(`returned ${show(manager)}`);
-  return manager;
+  return checkedManager(`${name} of ${path}`, manager);
 }
 
 /** A manager that takes the processes of its function with it. */

@@ -60,6 +60,11 @@ describe('a trainer with an agent', () => {
       'expected JSON values beside the reward',
     ],
     [
+      'NaN beside the reward',
+      () => ({ reward: 1, steps: [{ loss: Number.NaN }] }),
+      'expected finite numbers beside the reward, got steps[0].loss = NaN',
+    ],
+    [
       'a metric that is none',
       () => ({ metrics: { depth: 'deep' } }),
       'metrics.depth: expected a finite number, got "deep"',

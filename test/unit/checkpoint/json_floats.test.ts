@@ -8,3 +8,8 @@ test('floats stay floats through parsing and writing', () => {
   // 1e-06 is written as 0.000001: a float in any notation.
   expect(restoreFloats(JSON.stringify(value))).toBe(json.replace('1e-06', '0.000001'));
 });
+
+test('numbers beyond doubles are written as they were', () => {
+  const json = '{"a":1e400,"b":[-1e999]}';
+  expect(restoreFloats(JSON.stringify(JSON.parse(markFloats(json))))).toBe(json);
+});

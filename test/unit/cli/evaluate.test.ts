@@ -178,3 +178,20 @@ test.each([
   );
   expect(existsSync(marks)).toBe(false);
 });
+
+test('what is written again is what was read, or is refused', async () => {
+  const output = path.join(directory, 'again.jsonl');
+  const file = path.join(directory, 'digits.jsonl');
+  const text = JSON.stringify(row('openai/gsm8k', '5', ['#### 5'])).slice(0, -1);
+  writeFileSync(file, `${text},"id":9007199254740993}\n`);
+  await run(file, { output });
+  expect(readFileSync(output, 'utf8')).toBe(`${text},"id":9007199254740993,"scores":[1]}\n`);
+  rmSync(output);
+  writeFileSync(file, `${text}}\n${text},"more":{"logp":[0,-1e400]}}\n`);
+  await expect(run(file, { output })).rejects.toThrow(
+    `[data] ${file}:2: more.logp[1] is -Infinity, which a .jsonl file cannot hold: expected finite numbers`,
+  );
+  expect(existsSync(output)).toBe(false);
+  // Nothing is written of it otherwise.
+  expect(await run(file)).toContain('2 responses to 2 prompts');
+});

@@ -120,6 +120,10 @@ describe('mistakes', () => {
     ['a: [1', /run\.yaml:\d+:\d+: not valid YAML/],
     ['a: 1\na: 2', /run\.yaml:2:1: not valid YAML: duplicated mapping key/],
     ['- 1', /expected a mapping of sections, got \[1\]/],
+    [
+      'reward: { custom_reward_function: { reward_kwargs: { most: [.inf] } } }',
+      /reward_kwargs: expected a mapping without NaN or infinities, got \{"most":\["Infinity"\]\}/,
+    ],
   ])('in the file itself: %j', (text, message) => {
     expect(failure([], text).message).toMatch(message);
   });

@@ -115,6 +115,16 @@ describe('naive', () => {
     ['returns text as score', () => ({ score: '1' }) as never, /got \{ score: "1" \}/],
     ['returns a list', () => [0.5] as never, /got \[0.5\]/],
     ['returns null', () => null as never, /got null/],
+    [
+      'NaN beside the score',
+      () => ({ score: 1, loss: Number.NaN }),
+      /expected finite numbers beside the score .* got loss = NaN for response 1 of the batch: data_source/,
+    ],
+    [
+      'an infinity within what is beside the score',
+      () => ({ score: 1, steps: [{ loss: 0 }, { loss: -Infinity }] }),
+      /got steps\[1\]\.loss = -Infinity for response 1/,
+    ],
     ['returns 1n', () => 1n as never, /expected a finite number .* got 1n for/],
     ['returns a score of 1n', () => ({ score: 1n }) as never, /got \{ score: 1n \} for/],
     ['rejects with nothing', () => Promise.reject(), /failed \(undefined\)/],
@@ -207,6 +217,47 @@ describe('registry', () => {
     const manager = createRewardManager('constant', () => 0);
     expect([...(await manager.score([sample('x')])).scores]).toEqual([7]);
     expect(() => registerRewardManager('naive', () => manager)).toThrow(/already registered as 'naive'/);
+  });
+
+  const rewards = { scores: [1], extras: { acc: [1] }, failures: 0 };
+  test.each<[string, unknown, RegExp]>([
+    ['nothing', undefined, /expected \{ scores, extras, failures \} from score, got undefined/],
+    ['too few scores', { ...rewards, scores: [] }, /scores: expected 1 numbers, got 0/],
+    ['no scores', { ...rewards, scores: 1 }, /scores: expected 1 numbers, got 1/],
+    [
+      'NaN',
+      { ...rewards, scores: [Number.NaN] },
+      /scores\[0\]: expected a finite number, got NaN for response 0 of the batch \(data_source "[^"]*"\)/,
+    ],
+    ['a text', { ...rewards, scores: ['1'] }, /scores\[0\]: expected a finite number, got "1"/],
+    ['no extras', { ...rewards, extras: null }, /extras: expected an object of arrays, got null/],
+    ['a short column', { ...rewards, extras: { acc: [] } }, /extras\.acc: expected 1 values, got 0/],
+    [
+      'NaN beside',
+      { ...rewards, extras: { acc: [Number.NaN] } },
+      /extras\.acc\[0\]: expected finite numbers, got NaN/,
+    ],
+    [
+      'NaN within',
+      { ...rewards, extras: { all: [{ one: [Infinity] }] } },
+      /extras\.all\[0\] \(one\[0\]\): expected finite numbers, got Infinity for response 0/,
+    ],
+    ['failures', { ...rewards, failures: 2 }, /failures: expected an integer from 0 to 1, got 2/],
+  ])('rewards of such a manager are looked at: %s', async (kind, given, message) => {
+    registerRewardManager(`gives ${kind}`, () => ({ score: async () => given as Rewards }));
+    const manager = createRewardManager(`gives ${kind}`, () => 0);
+    await expect(manager.score([sample('x')])).rejects.toMatchObject({
+      code: 'REWARD_FAILED',
+      message: expect.stringMatching(message),
+    });
+    await expect(manager.score([sample('x')])).rejects.toThrow(`the reward manager 'gives ${kind}': `);
+  });
+
+  test('what is no manager is refused', () => {
+    registerRewardManager('none', () => ({}) as never);
+    expect(() => createRewardManager('none', () => 0)).toThrow(
+      "the reward manager 'none': expected { score(samples) } from its factory, got {}",
+    );
   });
 
   test('names what there is', () => {

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { parseByteSize } from '../../base/byte_size';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE, RUN_LIMITS } from '../../base/limits';
+import { notFinite } from '../../base/not_finite';
 
 // The configuration schema is data: one tree of the nodes below per program (train, sft). Defaults, validation, the
 // nearest-name search, `troupe validate` and docs/config.md all read the same tree.
@@ -296,8 +297,9 @@ export const betas: ValueType<readonly [number, number]> = {
 };
 
 export const mapping: ValueType<Readonly<Record<string, unknown>>> = {
-  name: 'a mapping',
-  schema: z.record(z.string(), z.unknown()),
+  name: 'a mapping without NaN or infinities',
+  // The configuration of a run is written as JSON, which has null for them.
+  schema: z.record(z.string(), z.unknown()).refine((value) => notFinite(value) === null),
 };
 
 /** An empty text, which is what Hydra makes of `key=`, is null, too, unless it is a value of the type. */

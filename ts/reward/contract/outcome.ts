@@ -1,5 +1,6 @@
 // From what reward functions return, or fail to return, to the rewards of a batch.
 
+import { notFinite } from '../../base/not_finite';
 import { printable } from '../../base/printable';
 import { reasonOf, show, toJson } from '../../base/text';
 import { thrownAt } from '../../base/thrown_at';
@@ -117,7 +118,7 @@ function sizeOf(outcome: unknown): number {
   }
 }
 
-/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that no dump can hold, or too much of it */
+/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that JSON cannot hold, or too much of it */
 export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, index: number): Scored {
   let scored: Scored;
   try {
@@ -136,6 +137,15 @@ export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, ind
     const isRecord = typeof outcome === 'object' && outcome !== null && !Array.isArray(outcome);
     const got = isRecord ? `{ score: ${shown(scored.score)} }` : shown(outcome);
     throw failure(sample, index, `expected a finite number from the reward function but got ${got}`);
+  }
+  const found = notFinite(scored.extra);
+  if (found !== null) {
+    const got = `${printable(found.at, { max: 100 })} = ${found.number}`;
+    throw failure(
+      sample,
+      index,
+      `expected finite numbers beside the score from the reward function but got ${got}`,
+    );
   }
   return scored;
 }
