@@ -19,37 +19,64 @@ export function convertFloats(
   from: FloatDtype,
   to: 'F32' | 'BF16' | 'same',
 ): FloatConversion {
-  const bits =
-    from === 'F32'
-      ? new Uint32Array(source.buffer, source.byteOffset, source.length / 4)
-      : new Uint16Array(source.buffer, source.byteOffset, source.length / 2);
-  const exponent = EXPONENT[from];
-  for (let i = 0; i < bits.length; i++)
-    if (((bits[i] as number) & exponent) === exponent)
-      return { bytes: null, bad: { index: i, overflow: false } };
+  if (from === 'F32' && to === 'BF16') return narrowed(bitsOf(source, from));
+  const bits = bitsOf(source, from);
+  const bad = firstNotFinite(bits, EXPONENT[from]);
+  if (bad !== null) return { bytes: null, bad: { index: bad, overflow: false } };
   if (to === 'same' || to === from) return { bytes: source, bad: null };
-  const widen = from === 'F32' ? asIs : from === 'BF16' ? bfloat16ToFloat32 : halfToFloat32;
-  if (to === 'F32') {
-    const out = new Uint32Array(bits.length);
-    for (let i = 0; i < bits.length; i++) out[i] = widen(bits[i] as number);
-    return { bytes: new Uint8Array(out.buffer), bad: null };
-  }
-  const out = new Uint16Array(bits.length);
-  for (let i = 0; i < bits.length; i++) {
-    const rounded = float32ToBfloat16(widen(bits[i] as number));
-    if ((rounded & EXPONENT.BF16) === EXPONENT.BF16)
-      return { bytes: null, bad: { index: i, overflow: true } };
-    out[i] = rounded;
-  }
-  return { bytes: new Uint8Array(out.buffer), bad: null };
+  const wide = from === 'F16' ? halvesWidened(bits) : widened(bits);
+  if (to === 'BF16') return narrowed(wide);
+  return { bytes: bytesOf(wide), bad: null };
 }
 
-const asIs = (x: number): number => x;
+// A loop for each kind of array and conversion, so that the engine compiles it for that one.
 
-const bfloat16ToFloat32 = (x: number): number => x << 16;
+/** Signed where they have 32 bits: those are integers to the engine, and the others floating-point numbers. */
+type Bits = Int32Array | Uint16Array;
+
+const bitsOf = ({ buffer, byteOffset, length }: Uint8Array, dtype: FloatDtype): Bits =>
+  dtype === 'F32'
+    ? new Int32Array(buffer, byteOffset, length / 4)
+    : new Uint16Array(buffer, byteOffset, length / 2);
+
+const bytesOf = ({ buffer }: Bits): Uint8Array => new Uint8Array(buffer);
+
+function firstNotFinite(bits: Bits, exponent: number): number | null {
+  for (let i = 0; i < bits.length; i++) if (((bits[i] as number) & exponent) === exponent) return i;
+  return null;
+}
+
+/** float32 in bfloat16. */
+function narrowed(bits: Bits): FloatConversion {
+  const { F32, BF16 } = EXPONENT;
+  const out = new Uint16Array(bits.length);
+  for (let i = 0; i < bits.length; i++) {
+    const x = bits[i] as number;
+    const rounded = ((x + 0x7fff + ((x >>> 16) & 1)) | 0) >>> 16;
+    const finite = (x & F32) !== F32;
+    // A NaN may round to anything.
+    if (!finite || (rounded & BF16) === BF16) return { bytes: null, bad: { index: i, overflow: finite } };
+    out[i] = rounded;
+  }
+  return { bytes: bytesOf(out), bad: null };
+}
+
+/** bfloat16 in float32. */
+function widened(bits: Bits): Int32Array {
+  const out = new Int32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) out[i] = (bits[i] as number) << 16;
+  return out;
+}
+
+/** float16 in float32. */
+function halvesWidened(bits: Bits): Int32Array {
+  const out = new Int32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) out[i] = halfToFloat32(bits[i] as number);
+  return out;
+}
 
 const scratch = new Float32Array(1);
-const scratchBits = new Uint32Array(scratch.buffer);
+const scratchBits = new Int32Array(scratch.buffer);
 
 function halfToFloat32(x: number): number {
   const sign = (x & 0x8000) << 16;
@@ -59,6 +86,3 @@ function halfToFloat32(x: number): number {
   scratch[0] = magnitude * 2 ** -24;
   return sign | (scratchBits[0] as number);
 }
-
-/** Of finite numbers. */
-const float32ToBfloat16 = (x: number): number => ((x >>> 0) + 0x7fff + ((x >>> 16) & 1)) >>> 16;
