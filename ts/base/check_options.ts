@@ -60,9 +60,14 @@ export function numberOption(
     (rule.above === undefined || value > rule.above) &&
     (rule.max === undefined || value <= rule.max);
   if (ok) return value;
+  // Where the bounds say nothing of it.
+  const most =
+    rule.integer && rule.max === undefined && Number.isInteger(value)
+      ? ` (of at most ${Number.MAX_SAFE_INTEGER})`
+      : '';
   throw badOption(
     where,
-    `${name}: expected ${rule.or ?? ''}${rule.integer ? 'an integer' : 'a number'}${boundsOf(rule)} but got ${show(value)}`,
+    `${name}: expected ${rule.or ?? ''}${rule.integer ? 'an integer' : 'a number'}${boundsOf(rule)}${most} but got ${show(value)}`,
   );
 }
 

@@ -2,6 +2,7 @@
 import { readFileSync, type Stats, statSync } from 'node:fs';
 import { TroupeError } from '../errors';
 import { asTroupeError } from './atomic_dir';
+import { decodeUtf8 } from './utf8';
 
 /**
  * Whether there is a file at `path`, behind links too.
@@ -17,7 +18,7 @@ export function isRegularFile(path: string): boolean {
   if (found === undefined || found.isFile()) return found !== undefined;
   throw new TroupeError(
     'IO',
-    `${path}: expected a file, but it is ${kindOf(found)}: remove it, or choose another directory`,
+    `${path}: expected a file, but it is ${kindOf(found)}: name a file, or move it away`,
   );
 }
 
@@ -29,6 +30,20 @@ export function readRegularFile(path: string): string {
   } catch (error) {
     throw asTroupeError(error, `read ${path}`);
   }
+}
+
+/** The same of a text that somebody wrote, without a byte-order mark. @throws TroupeError IO also when it is no UTF-8 */
+export function readTextFile(path: string): string {
+  isRegularFile(path);
+  let bytes: Buffer;
+  try {
+    bytes = readFileSync(path);
+  } catch (error) {
+    throw asTroupeError(error, `read ${path}`);
+  }
+  return decodeUtf8(bytes, (line) => {
+    throw new TroupeError('IO', `${path}:${line}: not valid UTF-8: write the file again as UTF-8`);
+  });
 }
 
 function kindOf(found: Stats): string {

@@ -13,13 +13,28 @@ export function checkNumbers(argv: readonly string[], given: Readonly<Record<str
   }
 }
 
+/** An empty text is what a variable of the shell that is not set leaves: it is no value of an option or a word. @throws UsageError */
+export function checkEmpty(argv: readonly string[], given: Readonly<Record<string, unknown>>): void {
+  const empty = Object.keys(given).filter((key) => given[key] === '');
+  if (empty.length === 0) return;
+  const options = empty.map(optionOf);
+  // Others are words without a name of their own.
+  const typed = options.find((option) =>
+    argv.some((word) => word === option || word.startsWith(`${option}=`)),
+  );
+  throw new UsageError(`${typed ?? `<${empty[0]}>`}: expected a text that is not empty`);
+}
+
+/** As it is typed, from either spelling that yargs has for it. */
+const optionOf = (key: string): string =>
+  key.length === 1 ? `-${key}` : `--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+
 /** yargs makes a list of what is given twice, which nothing behind it expects. @param lists options that may be given several times @throws UsageError */
 export function checkRepeated(given: Readonly<Record<string, unknown>>, lists: readonly string[]): void {
   for (const [key, value] of Object.entries(given)) {
-    // Under both of its spellings.
-    const name = key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-    if (!Array.isArray(value) || name === '_' || name === '--' || lists.includes(name)) continue;
-    const option = name.length === 1 ? `-${name}` : `--${name}`;
+    const option = optionOf(key);
+    if (!Array.isArray(value) || key === '_' || key === '--' || lists.includes(option.replace(/^--?/, '')))
+      continue;
     throw new UsageError(`${option} is given ${value.length} times: expected it once`);
   }
 }

@@ -5,7 +5,7 @@ import { VERL_VERSIONS } from '../config/verl/versions';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { agentTask, withAgent } from './agent_options';
-import { checkNumbers, checkRepeated } from './check_options';
+import { checkEmpty, checkNumbers, checkRepeated } from './check_options';
 import { doctorTask, withDoctor } from './doctor_command';
 import { withEvaluate } from './evaluate_options';
 import { generateOptions, withSampling } from './generate_options';
@@ -178,6 +178,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .middleware((given) => {
       checkRepeated(given, listsOf(cli));
       checkNumbers(argv, given);
+      checkEmpty(argv, given);
     }, true)
     .option('debug', { type: 'boolean', default: false, describe: 'Show the stack of an error' })
     .demandCommand(1, 'Expected a command')

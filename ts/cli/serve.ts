@@ -1,7 +1,7 @@
 // `troupe serve MODEL`: the OpenAI API over our own engine, until a signal ends it.
 import { basename, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
-import { readRegularFile } from '../base/regular_file';
+import { readTextFile } from '../base/regular_file';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { endTokenIds } from '../data/end_tokens';
 import { ImageThreads } from '../data/images/image_threads';
@@ -77,7 +77,7 @@ export async function serve(
   if (options.latentCache === true && noLatents !== null)
     throw new UsageError(`serve: --latent-cache: ${noLatents}: leave it out`);
   const tokenizer = Tokenizer.load(directory, {
-    chatTemplate: chatTemplate === null ? null : readRegularFile(chatTemplate),
+    chatTemplate: chatTemplate === null ? null : readTextFile(chatTemplate),
   });
   checkVocabulary(tokenizer, config.vocabSize, directory);
   const actor = await Actor.create({

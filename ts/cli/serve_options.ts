@@ -126,8 +126,6 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
   if (a.maxBody !== undefined && maxBodyBytes === null)
     throw new UsageError(`serve: --max-body: expected a size such as 8MiB, got ${a.maxBody}`);
   const keys = a.apiKey ?? [process.env['TROUPE_API_KEY'] ?? ''].filter((key) => key !== '');
-  if (a.servedModelName === '')
-    throw new UsageError('serve: --served-model-name: expected a name that is not empty');
   if (keys.includes('')) throw new UsageError('serve: --api-key: expected a key that is not empty');
   return {
     model: a.model,

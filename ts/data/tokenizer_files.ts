@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
-import { readRegularFile } from '../base/regular_file';
+import { readTextFile } from '../base/regular_file';
 import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 
@@ -23,7 +23,7 @@ export function readJsonObject(file: string): Record<string, unknown> | null {
   if (!existsSync(file)) return null;
   let value: unknown;
   try {
-    value = JSON.parse(readRegularFile(file));
+    value = JSON.parse(readTextFile(file));
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
     const reason = printable(reasonOf(cause));
@@ -96,7 +96,7 @@ export interface TemplateSources {
 export function templateSources(directory: string, config: Record<string, unknown>): TemplateSources {
   const read = (...names: string[]): string | null => {
     const file = path.join(directory, ...names);
-    return existsSync(file) ? readRegularFile(file) : null;
+    return existsSync(file) ? readTextFile(file) : null;
   };
   const usual = read('chat_template.jinja');
   const toolUse = read('additional_chat_templates', 'tool_use.jinja');

@@ -40,7 +40,9 @@ export function findCheckpoint(at: string, role: ExportedRole | null): FoundChec
   if (present.length === 0) return engineIn(step, role);
   const chosen = role ?? 'actor';
   if (!present.includes(chosen))
-    throw invalid(`${step} holds ${present.join(' and ')}, but no ${chosen}: choose with --role`);
+    throw invalid(
+      `${step} holds ${present.join(' and ')}, but no ${chosen}: choose another --role, or leave it out`,
+    );
   return engineIn(path.join(step, chosen), chosen);
 }
 
@@ -60,6 +62,12 @@ function engineIn(dir: string, role: ExportedRole | null): FoundCheckpoint {
     const file = path.join(dir, 'adapter_config.json');
     const value = readObject(file, 'export').task_type === 'TOKEN_CLS';
     return { dir, role: role ?? (value ? 'critic' : 'actor'), adapter: true };
+  }
+  if (has(dir, 'trainer.json')) {
+    throw invalid(
+      `${dir} is a checkpoint without ${ROLES.map((name) => `${name}/engine.json`).join(' and ')}: a part of it is missing: copy it anew, or name ` +
+        'another step',
+    );
   }
   if (!has(dir, 'config.json')) {
     throw invalid(

@@ -3,7 +3,8 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import { MODEL_LIMITS } from '../base/limits';
-import { readRegularFile } from '../base/regular_file';
+import { printable } from '../base/printable';
+import { readTextFile } from '../base/regular_file';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { firstIssue } from './issue';
@@ -106,12 +107,16 @@ function readAny(dir: string): [string, Record<string, unknown>] {
     );
   let whole: unknown;
   try {
-    whole = JSON.parse(readRegularFile(file));
+    whole = JSON.parse(readTextFile(file));
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
-    throw new TroupeError('INVALID_MODEL', `[model] ${file} is not valid JSON: ${reasonOf(cause)}`, {
-      cause,
-    });
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${file} is not valid JSON: ${printable(reasonOf(cause))}`,
+      {
+        cause,
+      },
+    );
   }
   if (typeof whole !== 'object' || whole === null)
     throw new TroupeError('INVALID_MODEL', `[model] ${file}: expected a JSON object`);

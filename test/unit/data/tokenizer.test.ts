@@ -1,6 +1,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkVocabulary, Tokenizer } from '../../../ts/data/tokenizer';
+import { templateSources } from '../../../ts/data/tokenizer_files';
 import { familyOf } from '../../../ts/serve/tools/families';
 import { ALPHABET, id, TEMPLATE, temporaryDirectory, tokenizerDirectory } from './fake_tokenizer';
 
@@ -299,5 +300,20 @@ describe('a directory', () => {
     mkdirSync(directory);
     writeFileSync(join(directory, 'tokenizer.json'), text);
     expect(() => Tokenizer.load(directory)).toThrow(/tokenizer\.json is not/);
+  });
+
+  it('with files of other bytes than UTF-8 is named', () => {
+    const directory = join(temporaryDirectory(), 'bytes');
+    mkdirSync(directory);
+    const file = join(directory, 'chat_template.jinja');
+    writeFileSync(file, Buffer.from([0x61, 0x0a, 0xff]));
+    expect(() => templateSources(directory, {})).toThrow(
+      `${file}:2: not valid UTF-8: write the file again as UTF-8`,
+    );
+    // A mark of the byte order is no part of the text.
+    writeFileSync(file, '\ufeff{{ x }}');
+    expect(templateSources(directory, {})).toMatchObject({ usual: '{{ x }}' });
+    writeFileSync(join(directory, 'tokenizer.json'), Buffer.from([0x7b, 0xff]));
+    expect(() => Tokenizer.load(directory)).toThrow(/tokenizer\.json:1: not valid UTF-8/);
   });
 });

@@ -228,6 +228,13 @@ describe('refuses', () => {
     await refuses(at('missing'), {}, message(/missing is not a directory/));
     mkdirSync(at('empty'));
     await refuses(at('empty'), {}, message(/empty holds no model: expected a run directory/));
+    mkdirSync(at('torn'));
+    writeFileSync(at('torn', 'trainer.json'), '{}');
+    await refuses(
+      at('torn'),
+      {},
+      message(/torn is a checkpoint without actor\/engine\.json and critic\/engine\.json: .* copy it anew/),
+    );
     await refuses(model('gemma2'), { mergeLora: true }, message(/holds a whole model and no adapters/));
     await refuses(
       model('gemma2'),

@@ -275,14 +275,11 @@ test('what runs when a server closes may end, but not for ever', async () => {
 test('a port that is taken is an error that says so', async () => {
   const s = await serve(() => '');
   const port = Number(new URL(s.url).port);
-  const second = new ModelServer(s.model, {
-    host: '127.0.0.1',
-    port,
-    apiKeys: [],
-    maxBodyBytes: 1,
-    maxRequests: 1,
-    stallMs: 1,
-    graceMs: 1,
-  });
-  await expect(second.listen()).rejects.toThrow(`[serve] port ${port} on 127.0.0.1 is in use`);
+  const limits = { apiKeys: [], maxBodyBytes: 1, maxRequests: 1, stallMs: 1, graceMs: 1 };
+  const at = (host: string): ModelServer => new ModelServer(s.model, { host, port, ...limits });
+  await expect(at('127.0.0.1').listen()).rejects.toThrow(`[serve] port ${port} on 127.0.0.1 is in use`);
+  // An address for documents, which no machine has.
+  await expect(at('192.0.2.77').listen()).rejects.toThrow(
+    `port ${port} on 192.0.2.77 cannot be listened on: `,
+  );
 });

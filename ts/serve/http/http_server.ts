@@ -79,7 +79,9 @@ export class HttpServer {
     return new Promise((resolve, reject) => {
       this.server.once('error', (error: NodeJS.ErrnoException) => {
         const reason =
-          error.code === 'EADDRINUSE' ? 'is in use: choose another one, or 0 for any' : error.message;
+          error.code === 'EADDRINUSE'
+            ? 'is in use: choose another one, or 0 for any'
+            : `cannot be listened on: ${error.message}`;
         reject(new TroupeError('IO', `[serve] port ${port} on ${host} ${reason}`, { cause: error }));
       });
       this.server.listen(port, host, () => {
