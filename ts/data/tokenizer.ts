@@ -1,6 +1,14 @@
 import path from 'node:path';
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
-import { requirePath } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  flagOption,
+  isRecord,
+  requireNumbers,
+  requirePath,
+  requireText,
+} from '../base/check_options';
 import { MODEL_LIMITS } from '../base/limits';
 import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
@@ -42,9 +50,12 @@ export class Tokenizer {
     private readonly ownTemplate: string | null,
   ) {}
 
-  /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
+  /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable, INVALID_ARGUMENT for other arguments; as all methods do */
   static load(directory: string, options: TokenizerOptions = {}): Tokenizer {
     requirePath('Tokenizer.load', 'a directory with tokenizer.json', directory);
+    checkOptionNames('Tokenizer.load', options, ['chatTemplate']);
+    if ((options.chatTemplate ?? null) !== null)
+      requireText('Tokenizer.load', 'chatTemplate', options.chatTemplate);
     const file = path.join(directory, 'tokenizer.json');
     const definition = readJsonObject(file);
     if (definition === null) {
@@ -98,18 +109,22 @@ export class Tokenizer {
 
   /** Token ids; special tokens of the post-processor (a leading <s>, ...) only when asked for. */
   encode(text: string, addSpecialTokens = false): Int32Array {
+    requireText('Tokenizer.encode', 'text', text);
     return this.using(() =>
       Int32Array.from(this.inner.encode(text, { add_special_tokens: addSpecialTokens }).ids),
     );
   }
 
   decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string {
+    requireNumbers('Tokenizer.decode', 'tokens', tokens);
+    checkOptionNames('Tokenizer.decode', options, ['skipSpecialTokens']);
+    const skip = flagOption('Tokenizer.decode', 'skipSpecialTokens', options.skipSpecialTokens, false);
     // Ids behind the vocabulary have no text: models have rows for more of them than there are tokens.
     const known = Array.from(tokens).filter((id) => this.tokenString(id) !== null);
     if (known.length === 0) return ''; // The library refuses it.
     return this.using(() =>
       this.inner.decode(known, {
-        skip_special_tokens: options.skipSpecialTokens,
+        skip_special_tokens: skip,
         clean_up_tokenization_spaces: this.cleanUp,
       }),
     );
@@ -130,6 +145,8 @@ export class Tokenizer {
 
   /** As the vocabulary has it, which is not yet text; null for an id that is no token. */
   tokenString(id: number): string | null {
+    if (typeof id !== 'number')
+      throw badOption('Tokenizer.tokenString', `expected a token id but got ${show(id)}`);
     return this.inner.id_to_token(id) ?? null;
   }
 
@@ -148,6 +165,17 @@ export class Tokenizer {
     addGenerationPrompt: boolean,
     extra: Readonly<Record<string, unknown>> = {},
   ): string {
+    const given: unknown = messages;
+    if (!Array.isArray(given) || !given.every(isRecord))
+      throw badOption(
+        'Tokenizer.renderChat',
+        `messages: expected an array of {role, content} but got ${show(messages)}`,
+      );
+    if (!isRecord(extra))
+      throw badOption(
+        'Tokenizer.renderChat',
+        `extra: expected an object of variables but got ${show(extra)}`,
+      );
     const template = (extra['tools'] ?? null) === null ? this.template : this.toolUse();
     if (template === null) {
       throw new TroupeError(

@@ -174,7 +174,8 @@ describe('chat templates', () => {
     }
     for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
     const first = Tokenizer.load(directory);
-    const again = Tokenizer.load(first.source.directory, first.source);
+    const { directory: from, chatTemplate } = first.source;
+    const again = Tokenizer.load(from, { chatTemplate });
     for (const tokenizer of [first, again]) {
       const tools = { tools: [{ name: 'f' }] };
       expect(tokenizer.renderChat([user('x')], false, tools)).toBe('<tools>f</tools><tool_call>');
@@ -284,6 +285,57 @@ describe('chat templates', () => {
     expect(() => tokenizer.renderChat([user('x')], true)).toThrow(
       /has no chat template: .*custom_chat_template/,
     );
+  });
+});
+
+describe('what a program passes', () => {
+  const tokenizer = Tokenizer.load(tokenizerDirectory());
+  const chat = (messages: unknown, extra?: unknown): unknown =>
+    tokenizer.renderChat(messages as never, true, extra as never);
+  const skip = { skipSpecialTokens: true };
+  it.each<[string, () => unknown, RegExp]>([
+    ['no text', () => tokenizer.encode(5 as never), /encode\] text: expected a text but got 5/],
+    [
+      'no tokens',
+      () => tokenizer.decode(null as never, skip),
+      /decode\] tokens: expected an array of numbers/,
+    ],
+    [
+      'a length that is claimed',
+      () => tokenizer.decode({ length: 1e9 } as never, skip),
+      /tokens\[0\]: expected a number but got undefined/,
+    ],
+    ['no options', () => tokenizer.decode([1], undefined as never), /decode\] expected an options object/],
+    [
+      'a mistyped option',
+      () => tokenizer.decode([1], { skipSpecial: true } as never),
+      /unknown option 'skipSpecial'; did you mean 'skipSpecialTokens'/,
+    ],
+    ['no id', () => tokenizer.tokenString('1' as never), /tokenString\] expected a token id but got "1"/],
+    [
+      'no messages',
+      () => chat(undefined),
+      /messages: expected an array of \{role, content\} but got undefined/,
+    ],
+    [
+      'a message that is none',
+      () => chat([5]),
+      /messages: expected an array of \{role, content\} but got \[5\]/,
+    ],
+    ['no variables', () => chat([], 5), /extra: expected an object of variables but got 5/],
+    [
+      'another option of load',
+      () => Tokenizer.load('x', { template: 'x' } as never),
+      /\[Tokenizer\.load\] unknown option 'template'/,
+    ],
+    [
+      'a template that is no text',
+      () => Tokenizer.load('x', { chatTemplate: 5 } as never),
+      /chatTemplate: expected a text but got 5/,
+    ],
+  ])('%s', (_, call, message) => {
+    expect(call).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT' }));
+    expect(call).toThrow(message);
   });
 });
 
