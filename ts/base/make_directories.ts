@@ -32,7 +32,7 @@ function isDirectory(at: string): boolean {
 function instead(at: string): string {
   const found = lstatSync(at, { throwIfNoEntry: false });
   if (found?.isSymbolicLink() !== true)
-    return `expected a directory, but ${at} is something else: move it away, or choose another directory`;
+    return `expected a directory, but ${at} is ${found?.isFile() ? 'a file' : 'something else'}: move it away, or choose another directory`;
   const target = path.resolve(path.dirname(at), readlinkSync(at));
   return `${at} is a symbolic link to ${target}, which is no directory: make that directory, or remove the link`;
 }

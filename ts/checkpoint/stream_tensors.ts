@@ -1,20 +1,25 @@
-import { closeSync, openSync, writeSync } from 'node:fs';
-import { setImmediate } from 'node:timers/promises';
+import { closeSync, openSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import pLimit from 'p-limit';
+import { ThreadCalls } from '../base/thread_calls';
 import { TroupeError } from '../errors';
+import { packageRoot } from '../install/package_root';
 import type { NativeTensorFile } from '../native/bridge';
-import { convertFloats } from './float_bytes';
-import { type FloatChunk, unpackedChunks } from './packed_chunks';
-import { isPacked } from './packed_tensor';
+import { writeAll } from './copy_tensor';
+import type { CopyFailure, CopyReply, CopyRequest } from './copy_thread_protocol';
 import type { StoredTensor } from './safetensors';
-import { StoredBytes } from './stored_bytes';
-import { type FloatDtype, floatBytes } from './write_plan';
+import type { FloatDtype } from './write_plan';
 
-/** What is in memory at a time, of values that are not packed. */
-const CHUNK_BYTES = 16 * 2 ** 20;
+/** Each holds some tens of megabytes, and a disk takes no more than a few of them write. */
+const MOST_THREADS = 8;
+
+type Job = Omit<CopyRequest, 'id'>;
+type Thread = ThreadCalls<CopyRequest, CopyReply>;
 
 /**
- * Writes planned safetensors files from stored tensors of the same names, chunk by chunk, in the planned dtypes. Other work of the
- * process goes on between two chunks.
+ * Writes planned safetensors files from stored tensors of the same names, in the planned dtypes: several tensors at a time, in threads, beside
+ * other work of the process.
  *
  * @throws TroupeError NON_FINITE naming a tensor that holds NaN or infinity, or a value that the dtype cannot hold; IO for a file that ends
  *   early. Errors of the file system come as they are.
@@ -23,63 +28,62 @@ export async function streamTensors(
   files: readonly NativeTensorFile[],
   stored: ReadonlyMap<string, StoredTensor>,
 ): Promise<void> {
-  for (const file of files) {
-    const out = openSync(file.path, 'wx');
-    try {
-      writeAll(out, file.header, 0);
-      let before: string | null = null;
-      for (const { label, offset, dtype } of file.tensors) {
-        // Parts of a tensor follow each other, and are copied with the first.
-        if (label !== before)
-          await copyTensor(stored.get(label) as StoredTensor, out, offset, dtype as FloatDtype);
-        before = label;
-      }
-    } finally {
-      closeSync(out);
-    }
-  }
-}
-
-async function copyTensor(
-  source: StoredTensor,
-  out: number,
-  offset: number,
-  dtype: FloatDtype,
-): Promise<void> {
-  let [done, at] = [0, offset];
-  for (const { bytes: chunk, dtype: from } of isPacked(source) ? unpackedChunks(source) : chunksOf(source)) {
-    const { bytes, bad } = convertFloats(chunk, from, dtype === 'F16' ? 'same' : dtype);
-    if (bad !== null) throw badValue(source, done + bad.index, bad.overflow ? dtype : null);
-    writeAll(out, bytes, at);
-    done += chunk.length / floatBytes(from);
-    at += bytes.length;
-    await setImmediate();
-  }
-}
-
-/** Its bytes; a chunk is gone with the next. */
-function* chunksOf(source: StoredTensor): Generator<FloatChunk> {
-  const buffer = new Uint8Array(Math.min(CHUNK_BYTES, source.bytes));
-  const file = new StoredBytes(source);
+  for (const { path, header } of files) writeHeader(path, header);
+  const jobs = files.flatMap((file) => jobsOf(file, stored));
+  const threads = Array.from({ length: Math.min(MOST_THREADS, availableParallelism(), jobs.length) }, start);
   try {
-    for (let done = 0; done < source.bytes; done += buffer.length) {
-      const chunk = buffer.subarray(0, Math.min(buffer.length, source.bytes - done));
-      yield { bytes: file.read(chunk, done), dtype: source.dtype as FloatDtype };
-    }
+    await copyAll(jobs, threads);
   } finally {
-    file.close();
+    await Promise.all(threads.map((thread) => thread.end()));
   }
 }
 
-function badValue({ name, file }: StoredTensor, index: number, dtype: FloatDtype | null): TroupeError {
-  const what =
-    dtype === null
-      ? 'is NaN or infinity: choose an earlier checkpoint'
-      : `does not fit ${dtype}: keep the dtype that it is stored in (leave --dtype out)`;
-  return new TroupeError('NON_FINITE', `[model] tensor ${name} in ${file}: element ${index} ${what}`);
+function writeHeader(file: string, header: Uint8Array): void {
+  const out = openSync(file, 'wx');
+  try {
+    writeAll(out, header, 0);
+  } finally {
+    closeSync(out);
+  }
 }
 
-function writeAll(fd: number, source: Uint8Array, at: number): void {
-  for (let done = 0; done < source.length; )
-    done += writeSync(fd, source, done, source.length - done, at + done);
+/** Parts of a tensor follow each other, and are copied with the first. */
+const jobsOf = ({ path, tensors }: NativeTensorFile, stored: ReadonlyMap<string, StoredTensor>): Job[] =>
+  tensors
+    .filter(({ label }, i) => label !== tensors[i - 1]?.label)
+    .map(({ label, offset, dtype }) => ({
+      source: stored.get(label) as StoredTensor,
+      path,
+      offset,
+      dtype: dtype as FloatDtype,
+    }));
+
+const start = (): Thread =>
+  new ThreadCalls(path.join(packageRoot, 'dist', 'checkpoint', 'copy_thread.js'), null, 'tensors');
+
+/** After a failure nothing more is begun. Of several failures that of the first tensor is told. */
+async function copyAll(jobs: readonly Job[], threads: readonly Thread[]): Promise<void> {
+  const idle = [...threads];
+  const limit = pLimit(Math.max(threads.length, 1));
+  let failed = false;
+  const copy = async (job: Job): Promise<void> => {
+    if (failed) return;
+    const thread = idle.pop() as Thread;
+    try {
+      const { failure } = await thread.ask(job);
+      if (failure !== undefined) throw errorOf(failure);
+    } catch (error) {
+      failed = true;
+      throw error;
+    } finally {
+      idle.push(thread);
+    }
+  };
+  const results = await Promise.allSettled(jobs.map((job) => limit(copy, job)));
+  for (const result of results) if (result.status === 'rejected') throw result.reason;
 }
+
+const errorOf = (failure: CopyFailure): Error =>
+  failure.own
+    ? new TroupeError(failure.code, failure.message)
+    : Object.assign(new Error(failure.message), { code: failure.code });

@@ -70,7 +70,7 @@ test('where no directory can be made it says so', async () => {
   writeFileSync(path.join(dir, 'file'), '');
   await expect(writeDirectory(path.join(dir, 'file', 'model'), fill('one'))).rejects.toMatchObject({
     code: 'IO',
-    message: expect.stringMatching(/expected a directory, but .*\/file is something else/),
+    message: expect.stringMatching(/expected a directory, but .*\/file is a file/),
   });
 });
 

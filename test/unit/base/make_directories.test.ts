@@ -28,8 +28,8 @@ test('what is there in place of a directory is told', () => {
   symlinkSync(at('nowhere'), at('dangling'));
   symlinkSync('file', at('to a file'));
   const cases: [string[], string][] = [
-    [['file'], `expected a directory, but ${at('file')} is something else`],
-    [['file', 'below', 'it'], `expected a directory, but ${at('file')} is something else`],
+    [['file'], `expected a directory, but ${at('file')} is a file`],
+    [['file', 'below', 'it'], `expected a directory, but ${at('file')} is a file`],
     [
       ['dangling'],
       `${at('dangling')} is a symbolic link to ${at('nowhere')}, which is no directory: make that`,
