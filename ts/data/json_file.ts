@@ -77,7 +77,13 @@ function notText(where: string): never {
 }
 
 /** What JSON.parse says quotes the text. */
-const jsonReason = (cause: unknown): string => printable(reasonOf(cause));
+const jsonReason = (cause: unknown): string => explained(printable(reasonOf(cause)));
+
+/** Python's json writes numbers that are none, and reads them again. */
+const explained = (reason: string): string =>
+  /^Unexpected token '[NI]'|^No number after minus sign/.test(reason)
+    ? `${reason} (Python's NaN, Infinity and None are no JSON: write null, or leave them out)`
+    : reason;
 
 const rowOf = (path: string, index: number): string => `${path}, row ${index}`;
 
@@ -158,7 +164,7 @@ function arrayProblem(path: string, text: string): string | null {
       const within = /at position (\d+)/.exec(reason);
       const before = bytes.toString('utf8', 0, start) + row.slice(0, within === null ? 0 : Number(within[1]));
       const why = reason.replace(/ at position .*|, "[\s\S]*" is not valid JSON$/, '');
-      return `${path}:${before.split('\n').length}, row ${i}: not valid JSON: ${printable(why)}`;
+      return `${path}:${before.split('\n').length}, row ${i}: not valid JSON: ${explained(printable(why))}`;
     }
   }
   return problem === null ? null : `${path}:${line}: not valid JSON: ${problem}`;

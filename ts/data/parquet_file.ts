@@ -76,6 +76,11 @@ export class ParquetFile implements RowFile {
     }
     let footer: FileMetaData;
     if (buffer.byteLength === 0) throw new TroupeError('INVALID_DATA', `[data] ${file}: the file is empty`);
+    if (buffer.byteLength < SHORTEST)
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${file} is not a usable parquet file: expected at least ${SHORTEST} bytes, got ${buffer.byteLength}: it is cut short, or something else`,
+      );
     try {
       footer = await parquetMetadataAsync(buffer);
     } catch (cause) {
@@ -214,6 +219,8 @@ function joined(chunks: Chunk[], rows: number): ArrayLike<unknown> {
 }
 
 /** Rows that any file may have, and rows per byte of a larger one: what is made for every row must not be more than a file can hold. */
+/** PAR1 at both ends, and the length of the footer. */
+const SHORTEST = 12;
 const ROWS_OF_ANY_FILE = 2 ** 24;
 const ROWS_PER_BYTE = 8;
 

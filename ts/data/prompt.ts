@@ -59,5 +59,9 @@ function isMessage(value: unknown): boolean {
   const { role, content, tool_calls: calls } = value as Record<string, unknown>;
   if (typeof role !== 'string') return false;
   if (content === undefined || content === null) return Array.isArray(calls) && calls.length > 0;
-  return typeof content === 'string' || Array.isArray(content);
+  return typeof content === 'string' || (Array.isArray(content) && content.every(isPart));
 }
+
+/** An object such as {type, text}; templates that take texts among them are not unheard of. */
+const isPart = (value: unknown): boolean =>
+  typeof value === 'string' || (typeof value === 'object' && value !== null && !Array.isArray(value));

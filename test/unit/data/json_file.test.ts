@@ -115,6 +115,11 @@ describe('JSON', () => {
   });
 
   it.each([
+    [
+      'a number of Python',
+      '[{"a":1},\n {"b":-Infinity}]',
+      /:2, row 1: not valid JSON: .* \(Python's NaN, Infinity and None are no JSON: write null/,
+    ],
     ['a word', '\n[{"a":1},\n {"b":\n oops}, {"c":3}]', /:3, row 1: not valid JSON: Unexpected token 'o'$/],
     [
       'a comma',

@@ -264,6 +264,9 @@ describe('bad files', () => {
     ],
     [rlRow([{ role: 'user', content: null }]), /expected a prompt string or a list/],
     [rlRow([{ role: 'user', content: 5 }]), /expected a prompt string or a list/],
+    [rlRow([{ role: 'user', content: [5] }]), /expected a prompt string or a list/],
+    [rlRow([{ role: 'user', content: [null] }]), /expected a prompt string or a list/],
+    [rlRow([{ role: 'user', content: [['a']] }]), /expected a prompt string or a list/],
     [{ ...rlRow('a'), data_source: null }, /expected data_source to be the name of a data source, got null/],
     [
       { ...rlRow('a'), data_source: ['x'] },
@@ -301,6 +304,11 @@ describe('bad files', () => {
     const damaged = join(temporaryDirectory(), 'x.parquet');
     writeFileSync(damaged, 'PAR1 nonsense');
     await expectError(damaged, /x\.parquet is not a usable parquet file/);
+    writeFileSync(damaged, 'PAR1');
+    await expectError(
+      damaged,
+      /x\.parquet is not a usable parquet file: expected at least 12 bytes, got 4: it is cut short/,
+    );
   });
 });
 
