@@ -1,3 +1,5 @@
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { OPERATIONS } from './measure.mjs';
 import { PRESETS } from './presets.mjs';
@@ -90,5 +92,29 @@ export function readArguments(argv) {
     throw new Error(`--head: expected TxHxV but got '${values.head}'`);
   if (values.sweep !== undefined && !/^[1-9]\d*(,[1-9]\d*)*$/.test(values.sweep))
     throw new Error(`--sweep: expected lengths with commas between them but got '${values.sweep}'`);
-  return values;
+  checkFiles(values);
+  return { ...values, ...(values.compare === undefined ? {} : { before: earlierPoints(values.compare) }) };
+}
+
+/** Before anything is installed or made for them. */
+function checkFiles({ case: name, peer }) {
+  if (!PRESETS.includes(name) && !existsSync(join(name, 'case.json')))
+    throw new Error(`--case: expected one of ${PRESETS.join(', ')} or a case directory but got '${name}'`);
+  if (peer !== undefined && peer !== 'own' && !existsSync(join(peer, 'peer_hf.py')))
+    throw new Error(`--peer: expected nothing or a directory with a peer_hf.py but got '${peer}'`);
+}
+
+/** Of the results that an earlier run has written. */
+function earlierPoints(file) {
+  const refuse = (why) => {
+    throw new Error(`--compare: expected results of an earlier run, runs/bench/*.json, but ${file} ${why}`);
+  };
+  let points;
+  try {
+    ({ points } = JSON.parse(readFileSync(file, 'utf8')));
+  } catch (error) {
+    refuse(error.code === undefined ? 'is no JSON' : `cannot be read (${error.code})`);
+  }
+  if (!Array.isArray(points)) refuse('has no points');
+  return points;
 }

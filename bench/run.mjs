@@ -1,5 +1,5 @@
 // npm run bench: our core and PyTorch with Hugging Face, side by side on one case. See docs/benchmarks.md.
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,7 +9,6 @@ import { readArguments, USAGE } from './cli.mjs';
 import { makeCase } from './make_case.mjs';
 import { combine, compare } from './measure.mjs';
 import { sweepPlot } from './plot.mjs';
-import { PRESETS } from './presets.mjs';
 import { Python } from './python.mjs';
 import { renderChanges, renderTables } from './report.mjs';
 import { runHead, runOurs, runPeer } from './sides.mjs';
@@ -22,10 +21,6 @@ const DEFAULT_GEOMETRY = '4x4-128+384';
 /** A case by name, made when it is not there, or a directory. */
 async function caseDirectory(args) {
   if (existsSync(join(args.case, 'case.json'))) return resolve(args.case);
-  if (!PRESETS.includes(args.case))
-    throw new Error(
-      `--case: expected one of ${PRESETS.join(', ')} or a case directory but got '${args.case}'`,
-    );
   const geometry = `${args.prompts}x${args.n}-${args['prompt-len']}+${args['response-len']}`;
   const name = `${args.case}${geometry === DEFAULT_GEOMETRY && !args.full ? '' : `-${geometry}`}${args.full ? '-full' : ''}`;
   const directory = join(WORK, 'bench', name);
@@ -81,7 +76,8 @@ async function benchmark(args, python) {
   console.log(`\n${renderTables(records, comparison)}`);
   console.log(`\nGEMM rate ${gemmTflops.toFixed(3)} TFLOP/s (${args.dtype}, ${args.threads} threads)`);
   if (peak !== null) console.log(`MFU = useful FLOPs (docs/benchmarks.md) / seconds / ${peak} TFLOP/s`);
-  return { case: benchCase.meta, arguments: args, gemm, comparison, records };
+  const { before: _, ...given } = args;
+  return { case: benchCase.meta, arguments: given, gemm, comparison, records };
 }
 
 /** Sequences of one length after the other; as many of them as fill two micro-batches, at least two. */
@@ -140,8 +136,7 @@ async function main() {
     writeFileSync(plot, sweepPlot(points));
     console.log(`plot: ${relative(process.cwd(), plot)}`);
   }
-  if (args.compare !== undefined)
-    console.log(`\n${renderChanges(JSON.parse(readFileSync(args.compare, 'utf8')).points, points)}`);
+  if (args.before !== undefined) console.log(`\n${renderChanges(args.before, points)}`);
 }
 
 main().catch((error) => {

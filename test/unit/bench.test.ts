@@ -92,7 +92,8 @@ describe('options', () => {
       case: 'cpu-40m',
     });
     expect(readArguments(['--rounds', '1', '--peer']).peer).toBe('own');
-    expect(readArguments(['--peer', 'somewhere']).peer).toBe('somewhere');
+    const own = join(__dirname, '../../bench/peer');
+    expect(readArguments(['--peer', own]).peer).toBe(own);
     expect(readArguments([]).peer).toBeUndefined();
   });
 
@@ -101,6 +102,14 @@ describe('options', () => {
     [['--ops', 'compute_log_prob,nothing'], /--ops: expected some of .* but got 'nothing'/],
     [['--head', '12'], /--head: expected TxHxV/],
     [['--sweep', 'a'], /--sweep: expected lengths/],
+    [['--case', 'cpu-41m'], /--case: expected one of cpu-40m, .* or a case directory but got 'cpu-41m'/],
+    [['--peer', 'nowhere'], /--peer: expected nothing or a directory with a peer_hf\.py but got 'nowhere'/],
+    [
+      ['--compare', 'none.json'],
+      /--compare: expected results of an earlier run, .* but none\.json cannot be read \(ENOENT\)/,
+    ],
+    [['--compare', __filename], /--compare: .* is no JSON/],
+    [['--compare', join(__dirname, '../../package.json')], /--compare: .* has no points/],
     [['--nothing'], /nothing/],
   ])('refuses %j', async (argv, message) => {
     const { readArguments } = await measure('cli');
