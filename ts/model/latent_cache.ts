@@ -4,6 +4,6 @@ import type { NativeModelConfig } from '../native/bridge';
 /** What is in the way, as the end of a message; null: nothing. */
 export function latentCacheProblem({ latent }: Pick<NativeModelConfig, 'latent'>): string | null {
   return latent === null
-    ? 'the model has no latent attention (as deepseek_v3 and kimi_k2 have), so there are no latents to keep'
+    ? 'the model has no latent attention (as DeepSeek-V3 has), so there are no latents to keep'
     : null;
 }

@@ -41,7 +41,7 @@ export interface NativeRolloutConfig {
    */
   quantization?: 'int8' | 'fp8';
   /**
-   * Of a model with latent attention (`deepseek_v3`, `kimi_k2`): keep the latents of a token in the place of the keys and values of all heads, false. For
+   * Of a model with latent attention (DeepSeek, Kimi K2, GLM-4.7-Flash): keep the latents of a token in the place of the keys and values of all heads, false. For
    * DeepSeek-V3 that is 1/85 of the memory. Log-probs then round otherwise than those of training.
    */
   latentCache?: boolean;
