@@ -63,14 +63,14 @@ inline void give_softmax_groups(ModelConfig& c) {
 // glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns), gemma3
 // (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
 // deepseek_v3 (latent attention with biases, and the experts of glm4_moe), deepseek_v2 (the same with softmax
-// scores in groups that rank by their best expert), latent (dense, queries without a
-// latent, values wider than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two
-// layers of experts with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of
-// attention with gates), qwen3_next (the other way round, the second with experts, its matrix by key heads),
-// olmo3 (norms over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3),
-// granite (what a layer adds to a row is scaled, and so are embeddings; logits are divided), granitemoe (the
-// same with experts), glm4 (heads of which a half turns in pairs side by side, biases, norms before and
-// behind attention and MLP).
+// scores in groups that rank by their best expert), latent (dense, queries without a latent, values wider
+// than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two layers of experts
+// with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of attention with
+// gates), qwen3_next (the other way round, the second with experts, its matrix by key heads), olmo3 (norms
+// over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3), granite (what a
+// layer adds to a row is scaled, and so are embeddings; logits are divided), granitemoe (the same with
+// experts), glm4 (heads of which a half turns in pairs side by side, biases, norms before and behind
+// attention and MLP).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
