@@ -1,14 +1,14 @@
 // node bench/latents.mjs [--heads 16] [--dtype float32] [--requests 1,8] [--context 2048]: generation of a model with the attention of DeepSeek-V3 (queries
 // and keys of 192 numbers, a latent of 512 and 64 that turn) over keys and values of all heads, and over latents: tokens per second behind prompts of so many
 // tokens, seconds until the first token of a prompt, and the cache's bytes per token. Few layers, which are not wide: attention is what takes the time.
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { commandLine } from '../scripts/command_line.mjs';
+import { writeWeights } from './make_case.mjs';
 import { median } from './measure.mjs';
 import { Random } from './random.mjs';
-import { writeSafetensors } from './safetensors_file.mjs';
 
 const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -29,65 +29,25 @@ const LENGTH = 32;
 const SIZES = { hidden: 512, layers: 4, ffn: 1024, vocabulary: 1000 };
 const [STILL, TURNING, VALUE, RANK] = [128, 64, 128, 512];
 
-function writeModel(directory) {
-  const { hidden, layers, ffn, vocabulary } = SIZES;
-  const random = new Random(1);
-  const tensors = [];
-  const add = (name, shape, of) =>
-    tensors.push([
-      name,
-      'F32',
-      shape,
-      () => Float32Array.from({ length: shape.reduce((a, b) => a * b) }, of),
-    ]);
-  const matrix = (name, rows, columns) => add(name, [rows, columns], () => 0.05 * random.normal());
-  const norm = (name, size) => add(name, [size], () => 1);
-  for (const name of ['model.embed_tokens', 'lm_head']) matrix(`${name}.weight`, vocabulary, hidden);
-  norm('model.norm.weight', hidden);
-  for (let layer = 0; layer < layers; layer++) {
-    const block = `model.layers.${layer}`;
-    for (const name of ['input_layernorm', 'post_attention_layernorm'])
-      norm(`${block}.${name}.weight`, hidden);
-    matrix(`${block}.self_attn.q_proj.weight`, HEADS * (STILL + TURNING), hidden);
-    matrix(`${block}.self_attn.kv_a_proj_with_mqa.weight`, RANK + TURNING, hidden);
-    norm(`${block}.self_attn.kv_a_layernorm.weight`, RANK);
-    matrix(`${block}.self_attn.kv_b_proj.weight`, HEADS * (STILL + VALUE), RANK);
-    matrix(`${block}.self_attn.o_proj.weight`, hidden, HEADS * VALUE);
-    for (const part of ['gate', 'up']) matrix(`${block}.mlp.${part}_proj.weight`, ffn, hidden);
-    matrix(`${block}.mlp.down_proj.weight`, hidden, ffn);
-  }
-  mkdirSync(directory);
-  writeSafetensors(join(directory, 'model.safetensors'), tensors);
-  const config = {
-    architectures: ['DeepseekV3ForCausalLM'],
-    model_type: 'deepseek_v3',
-    hidden_size: hidden,
-    num_hidden_layers: layers,
-    first_k_dense_replace: layers,
-    num_attention_heads: HEADS,
-    num_key_value_heads: HEADS,
-    q_lora_rank: null,
-    kv_lora_rank: RANK,
-    qk_nope_head_dim: STILL,
-    qk_rope_head_dim: TURNING,
-    v_head_dim: VALUE,
-    intermediate_size: ffn,
-    moe_intermediate_size: ffn,
-    n_routed_experts: 8,
-    n_shared_experts: 1,
-    num_experts_per_tok: 2,
-    n_group: 1,
-    topk_group: 1,
-    norm_topk_prob: true,
-    routed_scaling_factor: 1,
-    vocab_size: vocabulary,
-    max_position_embeddings: 2 * CONTEXT + LENGTH,
-    rms_norm_eps: 1e-6,
-    rope_theta: 1e4,
-    hidden_act: 'silu',
-  };
-  writeFileSync(join(directory, 'config.json'), JSON.stringify(config));
-}
+const config = {
+  architectures: ['DeepseekV3ForCausalLM'],
+  model_type: 'deepseek_v3',
+  hidden_size: SIZES.hidden,
+  num_hidden_layers: SIZES.layers,
+  first_k_dense_replace: SIZES.layers,
+  num_attention_heads: HEADS,
+  num_key_value_heads: HEADS,
+  q_lora_rank: null,
+  kv_lora_rank: RANK,
+  qk_nope_head_dim: STILL,
+  qk_rope_head_dim: TURNING,
+  v_head_dim: VALUE,
+  intermediate_size: SIZES.ffn,
+  vocab_size: SIZES.vocabulary,
+  max_position_embeddings: 2 * CONTEXT + LENGTH,
+  rope_theta: 1e4,
+  torch_dtype: 'float32',
+};
 
 const bytesOf = { float32: 4, bfloat16: 2 }[values.dtype];
 const perToken = (latentCache) =>
@@ -146,6 +106,7 @@ async function compare(model, count) {
 
 const directory = mkdtempSync(join(tmpdir(), 'troupe-latents-'));
 const model = join(directory, 'model');
-writeModel(model);
+mkdirSync(model);
+writeWeights(model, config, new Random(1));
 for (const count of values.requests.split(',').map(Number)) await compare(model, count);
 rmSync(directory, { recursive: true, force: true });

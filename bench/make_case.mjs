@@ -10,8 +10,8 @@ const PAD = 0;
 /** Spread of the logarithm of response lengths. */
 const SIGMA = 0.8;
 
-/** Matrices and biases N(0, INIT_STD), norms 1 + 0.1 N(0, 1). */
-function writeWeights(directory, config, random) {
+/** A model of this config.json: matrices and biases N(0, INIT_STD), norms 1 + 0.1 N(0, 1). */
+export function writeWeights(directory, config, random) {
   const dtype = config.torch_dtype === 'float32' ? 'F32' : 'BF16';
   // The shapes of published models have billions of weights.
   const pool =
