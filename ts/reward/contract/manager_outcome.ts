@@ -1,3 +1,4 @@
+import { isRecord } from '../../base/check_options';
 import { notFinite } from '../../base/not_finite';
 import { printable } from '../../base/printable';
 import { show } from '../../base/text';
@@ -49,9 +50,6 @@ function checkValue(name: string, where: string, value: unknown, whose: string):
   const within = found.at === '' ? '' : ` (${printable(found.at, { max: 100 })})`;
   throw failed(name, `${where}${within}: expected finite numbers, got ${found.number}${whose}`);
 }
-
-const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** An array, typed or not. */
 const isList = (value: unknown, length: number): value is ArrayLike<unknown> =>
