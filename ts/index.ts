@@ -102,6 +102,7 @@ export { readImages } from './data/read_images';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export type { EngineOptions, OptimOptions } from './engine/engine_options';
 export type { LoraOptions } from './engine/lora_options';
+export type { MuonOptions } from './engine/muon_options';
 export type { OffloadOptions } from './engine/offload_options';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
 export { type ExportOptions, type ExportSummary, exportCheckpoint } from './export/export_checkpoint';

@@ -125,8 +125,20 @@ ModelConfig read_model(const Field& dto) {
   return model;
 }
 
-AdamWOptions read_optim(const Field& dto) {
-  AdamWOptions optim;
+MuonOptions read_muon(const Field& dto) {
+  MuonOptions muon;
+  muon.momentum = dto["momentum"].number();
+  muon.nesterov = dto["nesterov"].boolean();
+  muon.scale = parse_muon_scale(dto["scaleMode"].string());
+  muon.extra_scale = dto["extraScaleFactor"].number();
+  muon.coefficients = parse_newton_schulz(dto["coefficientType"].string());
+  muon.iterations = dto["numNsSteps"].integer();
+  muon.bfloat16 = parse_dtype(dto["dtype"].string()) == at::kBFloat16;
+  return muon;
+}
+
+OptimizerOptions read_optim(const Field& dto) {
+  OptimizerOptions optim;
   optim.lr = dto["lr"].number();
   optim.beta1 = dto["beta1"].number();
   optim.beta2 = dto["beta2"].number();
@@ -135,6 +147,7 @@ AdamWOptions read_optim(const Field& dto) {
   optim.grad_clip = dto["gradClip"].number();
   optim.schedule = {parse_schedule(dto["schedule"].string()), dto["warmupSteps"].integer(),
                     dto["totalSteps"].integer(), dto["minLrRatio"].number()};
+  if (const Field muon = dto["muon"]; !muon.is_null()) optim.muon = read_muon(muon);
   return optim;
 }
 

@@ -73,6 +73,7 @@ Napi::Value write_parameters(Napi::Env env, const std::vector<ParameterInfo>& pa
     dto.Set("shape", write_array(env, info.shape, [](Napi::Env env, int64_t size) -> Napi::Value {
               return Napi::Number::New(env, static_cast<double>(size));
             }));
+    dto.Set("matrix", info.matrix);
     return dto;
   });
 }

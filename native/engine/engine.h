@@ -19,7 +19,7 @@
 #include "model/decoder_layout.h"
 #include "model/model_config.h"
 #include "model/stage_range.h"
-#include "optim/adamw.h"
+#include "optim/muon.h"
 #include "parameters/parameter_layout.h"
 #include "parameters/state_kinds.h"
 #include "rollout/request.h"
@@ -47,8 +47,8 @@ struct EngineOptions {
   bool gradient_checkpointing = false;
   // What is kept of recomputed blocks waits on the host, from their forward to their backward.
   bool activation_offload = false;
-  std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
-  std::optional<LoraOptions> lora;    // none: every parameter is trained
+  std::optional<OptimizerOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
+  std::optional<LoraOptions> lora;        // none: every parameter is trained
   // Of a model that trains layers that predict further tokens (ModelConfig::prediction): every update does.
   PredictionOptions prediction;
   uint64_t seed = 0;        // initial values of parameters no checkpoint provides

@@ -154,6 +154,7 @@ class Phases {
       TensorFile file;
       if (!work_.save.empty()) file.path = work_.save + std::to_string(static_cast<int>(kind));
       for (const ParameterInfo& info : engine_->parameters()) {
+        if (kind == TensorKind::kExpAvgSq && options_.optim->muon && info.matrix) continue;
         TensorSlice slice;
         slice.param = slice.label = info.name;
         slice.rows = info.shape[0];

@@ -73,6 +73,11 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[engine] offloaded activations (activationOffload) are the inputs of blocks that are recomputed: "
           "expected gradientCheckpointing beside them");
   if (options.optim) validate(options.optim->schedule);
+  if (options.optim && options.optim->muon) {
+    validate(*options.optim->muon);
+    require(options.lora || options.master_dtype == at::kFloat, ErrorCode::kInvalidArgument,
+            "[optim] Muon's steps are of float32: expected masters in float32, got bfloat16");
+  }
   set_num_threads(options.num_threads);
   return options;
 }
@@ -126,7 +131,7 @@ ParameterStore make_store(const EngineOptions& options, at::Device device, const
       device, options.dtype, options.optim.has_value(), options.seed,
       {dims.rank_on(Axis::kDpCp, rank) % count, count}, options.offload,
       {dims.rank_on(Axis::kExpertDp, rank) % experts, experts},
-      options.lora ? at::kFloat : options.master_dtype);
+      options.lora ? at::kFloat : options.master_dtype, options.optim && options.optim->muon);
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
@@ -163,7 +168,7 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
 std::vector<ParameterInfo> RankEngine::parameters() const {
   std::vector<ParameterInfo> infos;
   for (const Parameter& parameter : store_.all()) {
-    infos.push_back({parameter.info.name, parameter.placement.shape});
+    infos.push_back({parameter.info.name, parameter.placement.shape, !parameter.matrices.empty()});
   }
   return infos;
 }

@@ -12,7 +12,7 @@ namespace troupe {
 
 RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   const bool merges = kind == TensorKind::kMerged;
-  const at::Tensor& own = store_.owned(merges ? TensorKind::kParam : kind, group);
+  const at::Tensor own = store_.slice_of(merges ? TensorKind::kParam : kind, group);
   const ShardSlice slice = store_.slice(group);
   // Copies of a slice are equal bit for bit, so the ranks that have one share the work.
   const int64_t copies = sharding_.copies(group), copy = sharding_.copy(group);

@@ -11,7 +11,6 @@
 #include "engine/stage_work.h"
 #include "model/expert_load.h"
 #include "model/router_z_loss.h"
-#include "optim/adamw.h"
 
 // The update verbs of RankEngine. A mini-batch is cut into micro-batches by the packing alone;
 // losses are sums over tokens weighted by the counts of the whole mini-batch, so the cut does not
@@ -186,7 +185,7 @@ std::vector<double> RankEngine::routed_tokens(const BatchLayout& layout,
 
 void RankEngine::optimizer_step(Metrics& metrics) {
   const Range range("optimizer_step");
-  const AdamWOptions& optim = *options_.optim;
+  const OptimizerOptions& optim = *options_.optim;
   // A NaN in an input column can make the loss NaN and leave its gradient zero, because a clipped term has no
   // gradient. Spoiling the gradients makes every rank skip this step.
   const auto loss = metrics.find("loss");
@@ -203,7 +202,7 @@ void RankEngine::optimizer_step(Metrics& metrics) {
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
   // Before it, since one that fails on the way has changed some of them.
   weights_changed();
-  sharding_.step(optim, lr, scale, optimizer_steps_ + 1);
+  sharding_.step(optim, {lr, scale, optimizer_steps_ + 1});
   ++optimizer_steps_;
 }
 

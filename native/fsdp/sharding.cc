@@ -341,14 +341,19 @@ double Sharding::grad_norm(Communicator& stages) {
   return std::sqrt(sum);
 }
 
-void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, int64_t step) {
-  const Range range("adamw");
+void Sharding::step(const OptimizerOptions& options, const StepSize& size) {
+  const Range range(options.muon ? "muon" : "adamw");
   for (size_t g = 0; g < store_.groups().size(); ++g) {
     ParameterGroup& group = store_.groups()[g];
     if (!group.trained()) continue;
     for (StateBuffer* buffer : group.state()) buffer->fetch();
-    const int64_t first = store_.slice(g).index * group.param.tensor().numel();
-    adamw_step(group.buffers(), options, lr, grad_scale, step, {static_cast<int64_t>(g), first});
+    if (options.muon) {
+      muon_step(store_, g, options, size, *of(g).shards, *tp_);
+    } else {
+      const int64_t first = store_.slice(g).index * group.param.tensor().numel();
+      adamw_step(group.buffers(), options, size.lr, size.grad_scale, size.step,
+                 {static_cast<int64_t>(g), first});
+    }
     for (StateBuffer* buffer : group.state()) buffer->give_back(buffer != &group.grad);
   }
   for (Uses& uses : uses_) uses.gathered = false;
@@ -367,7 +372,7 @@ std::vector<int64_t> Sharding::agree(Communicator& all, const std::vector<int64_
 }
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
-  const at::Tensor& own = store_.owned(kind, group);
+  const at::Tensor own = store_.slice_of(kind, group);
   if (!sharded(group)) return own;
   const at::Tensor full = at::empty({own.numel() * of(group).shards->size()}, own.options());
   of(group).shards->all_gather(full, own, label("gather", group));

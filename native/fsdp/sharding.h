@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "fsdp/muon_step.h"
 #include "fsdp/sharding_options.h"
 #include "megatron/mesh.h"
 #include "parameters/parameter_access.h"
@@ -55,8 +56,8 @@ class Sharding final : public ParameterAccess {
   // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, copies
   // counted once; the same on every rank.
   double grad_norm(Communicator& stages);
-  // One step of the optimiser, group by group; the masters have changed. See adamw_step.
-  void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
+  // One step of the optimiser, group by group; the masters have changed.
+  void step(const OptimizerOptions& options, const StepSize& size);
   // The start of a verb: the largest of each rank's counts, element by element, over `all` ranks of the
   // engine. A rank that cannot begin (`refuses`) gives as many counts as the others, and none of them waits
   // for it: they throw kAborted.

@@ -93,9 +93,9 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora, const Decode
     const AdapterParameters adapter{site.name + ".lora_a", site.name + ".lora_b", parts.row, lora.scale};
     const std::vector<int64_t> a_shape = local_shape(parts.a), b_shape = local_shape(parts.b);
     layout.parameters.push_back(
-        {{adapter.a, a_shape}, group->second, InitialValue::kUniform, std::move(parts.a)});
+        {{adapter.a, a_shape}, group->second, InitialValue::kUniform, std::move(parts.a), {lora.rank}});
     layout.parameters.push_back(
-        {{adapter.b, b_shape}, group->second, InitialValue::kZero, std::move(parts.b)});
+        {{adapter.b, b_shape}, group->second, InitialValue::kZero, std::move(parts.b), {site.rows}});
     layout.adapters[site.param].push_back(adapter);
   }
 }

@@ -62,6 +62,12 @@ class DecoderLayout {
     return std::vector<CutBlock>(c_.gated_mlp ? 2 : 1, even(size));
   }
 
+  // Gate and up; interleaved they are one matrix of the checkpoint, too.
+  std::vector<int64_t> mlp_matrices(int64_t size) const {
+    if (!c_.gated_mlp) return {size};
+    return c_.activation == Activation::kClampedSwiglu ? std::vector{2 * size} : std::vector{size, size};
+  }
+
   void group(const GroupSpec& spec) {
     target_ = all_.groups.size();
     all_.groups.push_back(spec);
@@ -73,20 +79,31 @@ class DecoderLayout {
            .expert_rank = rank,
            .here = rank == part_.ep_rank});
   }
-  void add(std::string name, const std::vector<int64_t>& shape, InitialValue initial, Cut cut) {
+  void add(std::string name, const std::vector<int64_t>& shape, InitialValue initial, Cut cut,
+           std::vector<int64_t> matrices = {}) {
     if (cut.blocks.empty()) {
       const int64_t extent = shape[cut.dimension];
       cut.blocks = {{extent, extent, 0, part_.tp, part_.tp_rank, cut.summed && part_.tp > 1}};
     }
     Placement placement = place(shape, cut.dimension, std::move(cut.blocks));
-    all_.parameters.push_back(
-        {{std::move(name), local_shape(placement)}, target_, initial, std::move(placement)});
+    all_.parameters.push_back({{std::move(name), local_shape(placement)},
+                               target_,
+                               initial,
+                               std::move(placement),
+                               std::move(matrices)});
   }
   void add_matrix(std::string name, int64_t out, int64_t in, Cut cut) {
     add(std::move(name), {out, in}, InitialValue::kNormal, std::move(cut));
   }
-  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias, const Cut& cut) {
-    add_matrix(name + ".weight", out, in, cut);
+  // The weight of a linear layer, or of several one behind the other (matrices: rows of each).
+  void add_weight(const std::string& name, int64_t out, int64_t in, Cut cut,
+                  std::vector<int64_t> matrices = {}) {
+    if (matrices.empty()) matrices = {out};
+    add(name + ".weight", {out, in}, InitialValue::kNormal, std::move(cut), std::move(matrices));
+  }
+  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias, const Cut& cut,
+                  std::vector<int64_t> matrices = {}) {
+    add_weight(name, out, in, cut, std::move(matrices));
     // Behind a matrix that is cut by columns the bias is added after the sum.
     if (bias) add(name + ".bias", {out}, InitialValue::kZero, cut.dimension == 0 ? cut : everywhere(false));
   }
@@ -110,12 +127,12 @@ class DecoderLayout {
       add_linear(prefix + "q_a", latent.query_rank, c_.hidden_size, c_.qkv_bias, everywhere(true));
       add_scale(prefix + "q_norm.weight", latent.query_rank, true);
     }
-    add_matrix(prefix + "q.weight", queries, latent.query_rank > 0 ? latent.query_rank : c_.hidden_size,
+    add_weight(prefix + "q", queries, latent.query_rank > 0 ? latent.query_rank : c_.hidden_size,
                rows({even(queries)}));
     add_linear(prefix + "kv_a", latent.key_rank + latent.rotary_dim, c_.hidden_size, c_.qkv_bias,
                everywhere(true));
     add_scale(prefix + "kv_norm.weight", latent.key_rank, true);
-    add_matrix(prefix + "kv_b.weight", expanded, latent.key_rank, rows({even(expanded)}));
+    add_weight(prefix + "kv_b", expanded, latent.key_rank, rows({even(expanded)}));
   }
   void add_attention(const std::string& prefix) {
     if (c_.latent) {
@@ -123,7 +140,7 @@ class DecoderLayout {
     } else {
       const int64_t queries = (c_.attention_gate ? 2 : 1) * c_.q_size();
       add_linear(prefix + "qkv", queries + 2 * c_.kv_size(), c_.hidden_size, c_.qkv_bias,
-                 rows({even(queries), key_heads(), key_heads()}));
+                 rows({even(queries), key_heads(), key_heads()}), {queries, c_.kv_size(), c_.kv_size()});
     }
     if (c_.qk_norm) {  // of a rank's own heads
       add_scale(prefix + "q_norm.weight", c_.head_dim, true);
@@ -144,14 +161,18 @@ class DecoderLayout {
     const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
     std::vector<CutBlock> inputs{even(keys),   even(keys),  even(values),
                                  even(values), even(heads), even(heads)};
-    if (delta.interleaved) inputs = {even(2 * keys + 2 * values), even(2 * heads)};
-    add_matrix(prefix + "in.weight", delta.columns(), c_.hidden_size, rows(std::move(inputs)));
+    std::vector<int64_t> matrices{delta.channels(), values, heads, heads};
+    if (delta.interleaved) {
+      inputs = {even(2 * keys + 2 * values), even(2 * heads)};
+      matrices = {2 * keys + 2 * values, 2 * heads};
+    }
+    add_weight(prefix + "in", delta.columns(), c_.hidden_size, rows(std::move(inputs)), std::move(matrices));
     add(prefix + "conv.weight", {delta.channels(), kernels::kConvWidth}, InitialValue::kUniform,
         rows({even(keys), even(keys), even(values)}));
     add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
     add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
     add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
-    add_matrix(prefix + "out.weight", c_.hidden_size, values, columns({even(values)}));
+    add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
   }
   void add_vision(const VisionConfig& vision) {
     const ModelConfig layers = vision_layers(vision);
@@ -159,7 +180,8 @@ class DecoderLayout {
     const int64_t size = vision.hidden_size, merged = size * vision.merge_size * vision.merge_size;
     const size_t first = all_.parameters.size();
     group({.name = "vision.patches", .trainable = trained, .before_layers = true});
-    add_linear("vision.patches", size, vision.patch_values(), vision.patch_bias, everywhere(false));
+    add_matrix("vision.patches.weight", size, vision.patch_values(), everywhere(false));  // a convolution
+    if (vision.patch_bias) add("vision.patches.bias", {size}, InitialValue::kZero, everywhere(false));
     if (const int64_t side = vision.position_side; side > 0)
       add_matrix("vision.positions.weight", side * side, size, everywhere(false));
     const DecoderPart whole;  // on every rank, as Megatron has it
@@ -219,11 +241,10 @@ class DecoderLayout {
                  everywhere(true));
       if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
         // Its gate, too, is on all ranks.
-        if (c_.moe->shared_gate)
-          add_matrix(prefix + "moe.shared.gate.weight", 1, c_.hidden_size, everywhere(true));
-        add_matrix(prefix + "moe.shared.in.weight", in_factor * shared, c_.hidden_size,
-                   rows(mlp_rows(shared)));
-        add_matrix(prefix + "moe.shared.out.weight", c_.hidden_size, shared, columns({even(shared)}));
+        if (c_.moe->shared_gate) add_weight(prefix + "moe.shared.gate", 1, c_.hidden_size, everywhere(true));
+        add_weight(prefix + "moe.shared.in", in_factor * shared, c_.hidden_size, rows(mlp_rows(shared)),
+                   mlp_matrices(shared));
+        add_weight(prefix + "moe.shared.out", c_.hidden_size, shared, columns({even(shared)}));
       }
       const int64_t size = c_.moe->intermediate_size;
       const size_t own = target_;
@@ -232,8 +253,9 @@ class DecoderLayout {
           add_experts_group(layer, expert / part_.experts(c_));
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
         const bool biases = c_.moe->biases;
-        add_linear(experts + ".in", in_factor * size, c_.hidden_size, biases, rows(mlp_rows(size)));
-        add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
+        add_linear(experts + ".in", in_factor * size, c_.hidden_size, biases, rows(mlp_rows(size)),
+                   mlp_matrices(size));
+        add_weight(experts + ".out", c_.hidden_size, size, columns({even(size)}));
         // One rank of those that share the matrix adds it to its part of the sum (model/moe.cc), and finds
         // all of its gradient.
         if (biases) add(experts + ".out.bias", {c_.hidden_size}, InitialValue::kZero, everywhere(true));
@@ -241,7 +263,8 @@ class DecoderLayout {
       target_ = own;
     } else {
       const int64_t size = c_.intermediate_size;
-      add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)));
+      add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)),
+                 mlp_matrices(size));
       add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
     }
     if (c_.post_norms) add_norm(prefix + "mlp_post_norm", own_rows);
@@ -261,7 +284,7 @@ class DecoderLayout {
     const bool own_rows = part_.sequence_parallel;
     add_norm(prefix + "token_norm", own_rows);
     add_norm(prefix + "hidden_norm", own_rows);
-    add_matrix(prefix + "in.weight", c_.hidden_size, 2 * c_.hidden_size, everywhere(own_rows));
+    add_weight(prefix + "in", c_.hidden_size, 2 * c_.hidden_size, everywhere(own_rows));
     add_norm(prefix + "norm", false);
   }
 

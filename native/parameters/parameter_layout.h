@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +16,11 @@ namespace troupe {
 struct ParameterInfo {
   std::string name;  // Troupe's own name, see model/decoder_layout.h
   std::vector<int64_t> shape;
+  bool matrix = false;  // the weight of a linear layer (ParameterSpec::matrices)
+
+  int64_t size() const {
+    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
 };
 
 // kMerged, for export alone: parameters of the base model with what the adapters add to them,
@@ -39,6 +46,9 @@ struct ParameterSpec {
   size_t group = 0;    // in ParameterLayout::groups
   InitialValue initial = InitialValue::kZero;
   Placement placement;
+  // Of the weight of a linear layer the rows of each matrix in it, of the whole: of what is fused q, k and v,
+  // gate and up each by itself. None: it is no such weight.
+  std::vector<int64_t> matrices = {};
 };
 
 // Parameters that live and travel together.

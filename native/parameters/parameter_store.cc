@@ -1,4 +1,4 @@
-// Allocation, initial values and slices of the flat buffers.
+// Allocation and initial values of the flat buffers, and adapters added to them.
 #include "parameters/parameter_store.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -15,18 +15,12 @@ namespace {
 constexpr int64_t kAlignment = 16;
 constexpr double kInitStd = 0.02;
 
-int64_t element_count(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t extent : shape) count *= extent;
-  return count;
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype,
                                bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload,
-                               ShardSlice expert_slice, at::ScalarType master_dtype)
-    : training_(training), seed_(seed), slice_(slice), expert_slice_(expert_slice) {
+                               ShardSlice expert_slice, at::ScalarType master_dtype, bool muon)
+    : training_(training), muon_(muon), seed_(seed), slice_(slice), expert_slice_(expert_slice) {
   allocate(device, compute_dtype, master_dtype, take(std::move(layout)), offload);
 }
 
@@ -49,10 +43,17 @@ std::vector<int64_t> ParameterStore::take(ParameterLayout layout) {
   std::vector<int64_t> sizes(groups_.size(), 0);
   for (ParameterSpec& spec : layout.parameters) {
     const int64_t start = sizes[spec.group];
-    sizes[spec.group] = round_up(start + element_count(spec.info.shape), kAlignment);
+    sizes[spec.group] = round_up(start + spec.info.size(), kAlignment);
     index_[spec.info.name] = parameters_.size();
-    parameters_.push_back(
-        {std::move(spec.info), spec.group, spec.initial, std::move(spec.placement), start, {}, {}, {}});
+    parameters_.push_back({std::move(spec.info),
+                           spec.group,
+                           spec.initial,
+                           std::move(spec.placement),
+                           std::move(spec.matrices),
+                           start,
+                           {},
+                           {},
+                           {}});
   }
   return sizes;
 }
@@ -71,12 +72,20 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype, a
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
       return StateBuffer(own, dtype, device, lazily, on_host);
     };
+    const auto second_moments = [&] {
+      int64_t held = own;
+      if (muon_) {
+        held = 0;
+        for (const SliceRun& run : elements(g)) held += run.count;
+      }
+      return StateBuffer(held, group.dtype, device, true, offload.moments);
+    };
     group.param = state(group.dtype, false, offload.parameters);
     if (trained) {
       if (compute_dtype != group.dtype) group.compute = state(compute_dtype, false, offload.parameters);
       group.grad = state(at::kFloat, true, offload.gradients);
       group.exp_avg = state(group.dtype, true, offload.moments);
-      group.exp_avg_sq = state(group.dtype, true, offload.moments);
+      group.exp_avg_sq = second_moments();
     }
     if (count > 1) {
       group.full_compute = FlatBuffer(whole, compute_dtype, device);
@@ -189,103 +198,7 @@ const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
 
 at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& flat) {
   if (!flat.defined()) return flat;
-  const std::vector<int64_t>& shape = parameter.info.shape;
-  return flat.narrow(0, parameter.start, element_count(shape)).view(shape);
-}
-
-template <typename Predicate>
-std::vector<SliceRun> ParameterStore::runs_of(size_t group, Predicate&& predicate) const {
-  const int64_t own = groups_[group].param.tensor().numel(), own_begin = slice(group).index * own;
-  std::vector<SliceRun> runs;
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.group != group) continue;
-    parameter.placement.for_each_run([&](int64_t local, int64_t, int64_t count, const Piece& piece) {
-      if (!predicate(piece)) return;
-      const int64_t from = std::max(parameter.start + local, own_begin);
-      const int64_t to = std::min(parameter.start + local + count, own_begin + own);
-      if (from < to) runs.push_back({from - own_begin, to - from, piece.copies});
-    });
-  }
-  return runs;
-}
-
-std::vector<SliceRun> ParameterStore::summed(size_t group) const {
-  return runs_of(group, [](const Piece& piece) { return piece.summed; });
-}
-
-std::vector<SliceRun> ParameterStore::counted(size_t group) const {
-  std::vector<SliceRun> runs;
-  int64_t begin = 0;
-  for (const SliceRun& other : runs_of(group, [](const Piece& piece) { return piece.copy > 0; })) {
-    if (begin < other.begin) runs.push_back({begin, other.begin - begin});
-    begin = other.begin + other.count;
-  }
-  const int64_t end = groups_[group].param.tensor().numel();
-  if (begin < end) runs.push_back({begin, end - begin});
-  return runs;
-}
-
-RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter, int64_t row,
-                                    int64_t rows) const {
-  if (!groups_[parameter.group].here) return {row, row};
-  const int64_t own = owned(kind, parameter.group).numel();
-  const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const int64_t from =
-      slice(parameter.group).index * own - parameter.start;  // of what is held, in what is placed here
-  const int64_t first = std::max<int64_t>(0, from) / row_size;
-  const int64_t last = (std::max<int64_t>(0, from + own) + row_size - 1) / row_size;
-  const Placement& placement = parameter.placement;
-  if (placement.dimension == 1) {  // its rows are whole ones, less wide
-    const int64_t begin = std::max(row, first);
-    return {begin, std::max(begin, std::min(row + rows, last))};
-  }
-  RowRange range{row + rows, row};
-  for (const Piece& piece : placement.pieces) {
-    const int64_t begin = std::max(row, piece.whole + std::max<int64_t>(0, first - piece.local));
-    const int64_t end = std::min(row + rows, piece.whole + std::min(piece.count, last - piece.local));
-    if (begin >= end) continue;
-    range = {std::min(range.begin, begin), std::max(range.end, end)};
-  }
-  return range.begin < range.end ? range : RowRange{row, row};
-}
-
-void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
-                            const at::Tensor& values, int64_t column) {
-  if (!groups_[parameter.group].here) return;
-  const at::Tensor& own = owned(kind, parameter.group);
-  const int64_t own_begin = slice(parameter.group).index * own.numel();
-  const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const at::Tensor source = values.contiguous().view({-1});
-  if (simulated(own)) return;
-  const auto put = [&](int64_t begin, int64_t done, int64_t count) {
-    begin += parameter.start;
-    const int64_t from = std::max(begin, own_begin);
-    const int64_t to = std::min(begin + count, own_begin + own.numel());
-    if (from < to)
-      own.narrow(0, from - own_begin, to - from).copy_(source.narrow(0, done + from - begin, to - from));
-  };
-  const int64_t rows = values.size(0);
-  const int64_t width = source.numel() / rows;
-  const Placement& placement = parameter.placement;
-  for (const Piece& piece : placement.pieces) {
-    const bool by_rows = placement.dimension == 0;
-    // What the piece has of the values: along its dimension, in the whole.
-    const int64_t from = std::max(by_rows ? row : column, piece.whole);
-    const int64_t to = std::min(by_rows ? row + rows : column + width, piece.whole + piece.count);
-    if (from >= to) continue;
-    const int64_t local = piece.local + from - piece.whole;
-    if (!by_rows) {
-      for (int64_t r = 0; r < rows; ++r) {
-        put((row + r) * row_size + local, r * width + from - column, to - from);
-      }
-    } else if (width == row_size) {  // whole rows lie together
-      put(local * row_size, (from - row) * width, (to - from) * width);
-    } else {
-      for (int64_t r = from; r < to; ++r) {
-        put((local + r - from) * row_size + column, (r - row) * width, width);
-      }
-    }
-  }
+  return flat.narrow(0, parameter.start, parameter.info.size()).view(parameter.info.shape);
 }
 
 void ParameterStore::initialize_missing() {

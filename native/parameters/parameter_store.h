@@ -25,10 +25,11 @@ struct Parameter {
   size_t group = 0;
   InitialValue initial = InitialValue::kZero;
   Placement placement;
-  int64_t start = 0;   // in the flat buffer
-  at::Tensor master;   // in ParameterGroup::dtype; undefined in a sharded store
-  at::Tensor grad;     // float32; undefined for inference and where frozen
-  at::Tensor compute;  // compute dtype; the master itself where that has it, and of a buffer
+  std::vector<int64_t> matrices;  // see ParameterSpec
+  int64_t start = 0;              // in the flat buffer
+  at::Tensor master;              // in ParameterGroup::dtype; undefined in a sharded store
+  at::Tensor grad;                // float32; undefined for inference and where frozen
+  at::Tensor compute;             // compute dtype; the master itself where that has it, and of a buffer
 };
 
 // Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies`
@@ -62,7 +63,8 @@ struct ParameterGroup : GroupSpec {
   // What is computed with.
   StateBuffer& weights() { return compute.defined() ? compute : param; }
   std::array<StateBuffer*, 5> state() { return {&param, &compute, &grad, &exp_avg, &exp_avg_sq}; }
-  // The slice for the optimiser; its memory must be there (StateBuffer::fetch).
+  // The slice for the optimiser; its memory must be there (StateBuffer::fetch). With Muon exp_avg_sq is that
+  // of ParameterStore::elements() alone, one run behind the other.
   AdamWBuffers buffers() const {
     return {param.tensor(), grad.tensor(), exp_avg.tensor(), exp_avg_sq.tensor(), compute.tensor()};
   }
@@ -73,10 +75,10 @@ class ParameterStore {
   // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
   // every buffer, what is held here; expert_slice: of those of groups that only some ranks have
   // (GroupSpec::expert_rank). offload: what is kept on the host. master_dtype: of what is trained, and of its
-  // moments.
+  // moments. muon: the weights of linear layers have no second one.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
                  uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {},
-                 ShardSlice expert_slice = {}, at::ScalarType master_dtype = at::kFloat);
+                 ShardSlice expert_slice = {}, at::ScalarType master_dtype = at::kFloat, bool muon = false);
   // To compute with alone: a parameter has no master, and its `compute` is a view of full_compute, which
   // begins without memory.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype);
@@ -105,9 +107,13 @@ class ParameterStore {
   void merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const;
   // The same for the elements from `begin` on that `part` has, bit for bit.
   void merge(size_t group, int64_t begin, const at::Tensor& part, const at::Tensor& adapters) const;
-  // The slice of a group's flat buffer that is held here, where it is kept. kInvalidArgument when it has none
-  // of this kind.
+  // The slice of a group's flat buffer that is held here, where it is kept; of second moments with Muon those
+  // of elements(). kInvalidArgument when it has none of this kind.
   const at::Tensor& owned(TensorKind kind, size_t group) const;
+  // With Muon, of the slice of a group: what belongs to no weight of a linear layer.
+  std::vector<SliceRun> elements(size_t group) const;
+  // All of the slice of a group as owned() has it, and zeros where there is nothing of this kind.
+  at::Tensor slice_of(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
   // Of the slice of a group: what this rank counts in sums over all ranks, padding included, and where each
@@ -141,11 +147,14 @@ class ParameterStore {
   std::vector<int64_t> take(ParameterLayout layout);
   void allocate(at::Device device, at::ScalarType compute_dtype, at::ScalarType master_dtype,
                 const std::vector<int64_t>& sizes, const StateKinds& offload);
+  // How much further an element of the parameter lies in the slice than in what is kept of this kind.
+  int64_t left_out_before(TensorKind kind, const Parameter& parameter) const;
   template <typename Predicate>
   std::vector<SliceRun> runs_of(size_t group, Predicate&& predicate) const;
 
   std::string family_;
   bool training_ = false;
+  bool muon_ = false;
   uint64_t seed_ = 0;
   ShardSlice slice_, expert_slice_;
   std::vector<Parameter> parameters_;

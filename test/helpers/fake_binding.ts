@@ -30,7 +30,7 @@ export function createFakeBinding(): NativeBinding {
     joinGroup: async () => null,
     createEngine: async (options) =>
       ({ options, calls: [], abort: new AbortController() }) as unknown as NativeEngine,
-    parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [] })),
+    parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [], matrix: false })),
     computeValues: async (_engine, batch) => {
       await sleep(slowness(batch.tokens.length));
       return Float32Array.from(batch.tokens, (token) => token / 2);

@@ -2,11 +2,11 @@ import { ONE_ROPE } from '../../ts/model/hf_decoder';
 import { SOFTMAX_EXPERTS } from '../../ts/model/hf_experts';
 import { ONE_STAGE } from '../../ts/model/pipeline_parts';
 import type {
-  NativeAdamWOptions,
   NativeEngineOptions,
   NativeMiniBatches,
   NativeModelConfig,
   NativeMoeConfig,
+  NativeOptimizerOptions,
   NativePolicyBatch,
   NativePolicyLossOptions,
   NativeRolloutCommands,
@@ -80,7 +80,7 @@ export function tinyExperts(changes: Partial<NativeMoeConfig> = {}): NativeMoeCo
   };
 }
 
-export const tinyOptim: NativeAdamWOptions = {
+export const tinyOptim: NativeOptimizerOptions = {
   lr: 0.01,
   beta1: 0.9,
   beta2: 0.999,
@@ -91,6 +91,7 @@ export const tinyOptim: NativeAdamWOptions = {
   warmupSteps: 0,
   totalSteps: -1,
   minLrRatio: 0,
+  muon: null,
 };
 
 export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEngineOptions {

@@ -84,7 +84,7 @@ EngineOptions engine_options(const std::string& variant, HeadKind head, bool lor
   EngineOptions options;
   options.model = small(variant, head);
   options.max_tokens = 64;
-  options.optim = AdamWOptions{};
+  options.optim = OptimizerOptions{};
   options.optim->lr = 1e-2;
   options.seed = 3;
   if (lora) options.lora = all_linear(options.model);

@@ -23,6 +23,7 @@ struct Setup {
   at::ScalarType dtype = at::kFloat, masters = at::kFloat;
   bool checkpointing = false, offloaded = false;  // offloaded: the inputs of recomputed blocks
   bool lora = false;
+  bool muon = false;
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
   bool kl_loss = false;
   // Ranks of these axes; what is left of `ranks` is data parallelism.
@@ -71,7 +72,7 @@ inline std::string describe(const Setup& c) {
           : c.drafts == Setup::Drafts::kByTrained ? " drafts"
                                                   : " held, drafts") +
          (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + (c.frozen ? " frozen" : "") +
-         " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
+         (c.muon ? " Muon" : "") + " | " + (c.dtype == at::kFloat ? "float32" : "bfloat16") +
          (c.masters == at::kFloat ? "" : " masters") + " | " + ranks + " | " +
          (!c.checkpointing ? "no"
           : c.offloaded    ? "yes, offloaded"
@@ -139,7 +140,9 @@ inline EngineOptions options_of(const Setup& c) {
   options.max_tokens = kCapacity;
   options.gradient_checkpointing = c.checkpointing;
   options.activation_offload = c.offloaded;
-  if (!c.frozen) options.optim = AdamWOptions{};
+  if (!c.frozen) options.optim = OptimizerOptions{};
+  // oneDNN refuses memory of an allocator that counts for products in bfloat16.
+  if (c.muon) options.optim->muon = MuonOptions{.bfloat16 = false};
   options.num_threads = 1;  // what other threads allocate is not counted
   options.sharding = c.sharding;
   options.overlap_reduction = c.overlap;

@@ -129,7 +129,7 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
   options.max_tokens = draw.between(64, 160);
   // Steps in proportion to the gradient: those of the usual eps have the sign of a gradient that is nothing
   // but rounding, and so make of a difference of 1e-9 one of the learning rate.
-  options.optim = AdamWOptions{};
+  options.optim = OptimizerOptions{};
   options.optim->lr = 0.1;
   options.optim->eps = 1;
 

@@ -33,7 +33,7 @@ EngineOptions options_of(const std::string& sharding, const std::string& dtype) 
   c.sliding_windows = {0, 0, 0};
   c.rope_inv_freq = {1, 0.1, 0.01};
   options.max_tokens = kLength;  // one sequence per micro-batch
-  options.optim = AdamWOptions{};
+  options.optim = OptimizerOptions{};
   options.num_threads = 1;
   options.sharding = parse_sharding_strategy(sharding);
   options.dtype = parse_dtype(dtype);

@@ -18,7 +18,7 @@ inline EngineOptions options_of(const std::string& variant, HeadKind head) {
   EngineOptions options;
   options.model = small(variant, head);
   options.max_tokens = 40;  // several micro-batches per mini-batch
-  options.optim = AdamWOptions{};
+  options.optim = OptimizerOptions{};
   options.optim->lr = 1e-4;
   options.seed = 3;
   options.num_threads = 1;

@@ -22,7 +22,8 @@ import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
 
 // A checkpoint is a Hugging Face directory with float32 weights, plus
-//   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   AdamW's moments under the weights' names
+//   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   moments under the weights' names; with Muon the first of those of
+//                                                                     linear layers is their momentum, and they have no second
 //   engine.json                                                       what else an engine remembers
 // With adapters there are no full weights but lora_adapter/, as PEFT saves it; the frozen base is the model directory's.
 // Tensors are found by name and rows, so any later layout of ranks can load it.
@@ -46,6 +47,8 @@ const stateSchema = z.object({
   adapter: z.boolean().default(false),
   /** With layers that predict further tokens as a part of what is trained. */
   mtp: z.boolean().default(false),
+  /** Momentum of Muon in the place of AdamW's moments of linear layers. */
+  muon: z.boolean().default(false),
 });
 
 /** Saves the weights as a Hugging Face directory, in one dtype or (null) each tensor in the dtype it was loaded in. */
@@ -94,6 +97,7 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
       optimizer,
       adapter: engine.lora !== null,
       mtp: trainsPredictions(engine),
+      muon: usesMuon(engine),
       optimizerSteps,
       scheduleSteps,
     });
@@ -166,9 +170,16 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
         `[checkpoint] ${dir} was saved by an actor that ${saved} the layers that predict further tokens, and this one ${own}: create it ${state.mtp ? 'with' : 'without'} the option mtp (actor_rollout_ref.model.mtp.enable_train, of troupe sft model.mtp.enable_train: ${state.mtp}), or start from the checkpoint with 'model', without its optimiser state`,
       );
     }
+    if (state.muon !== usesMuon(engine)) {
+      const [saved, own] = state.muon ? ['Muon', 'AdamW'] : ['AdamW', 'Muon'];
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[checkpoint] ${dir} holds moments of ${saved}, and the ${engine.role} learns by ${own}: create it ${state.muon ? 'with' : 'without'} the option optim.muon (optim.optimizer: ${saved.toLowerCase()}), or start from the checkpoint with 'model', without its optimiser state`,
+      );
+    }
     const at = path.join(dir, 'optimizer');
     for (const { kind, base } of MOMENTS)
-      loads.push({ kind, files: planLoad(at, readTensors(at, base), trainedMapping(engine)).files });
+      loads.push({ kind, files: planLoad(at, readTensors(at, base), await momentsOf(engine, kind)).files });
   }
   touch();
   for (const { kind, files } of loads)
@@ -200,6 +211,8 @@ async function writeModel(
   await streamTensors(plan.kept, model.predictionLayers);
 }
 
+const usesMuon = ({ options }: RoleEngine): boolean => (options.optim?.muon ?? null) !== null;
+
 const trainsPredictions = ({ predictions }: RoleEngine): boolean => predictions === 'trained';
 
 /** What the optimiser works on, by its name in files. */
@@ -209,10 +222,19 @@ function trainedMapping({ lora, model, trainsTower, predictions }: RoleEngine): 
   return own.filter((m) => !m.buffer && (trainsTower || !m.param.startsWith('vision.')));
 }
 
+/** Of what moments of a kind there are, by its name in files. */
+async function momentsOf(engine: RoleEngine, kind: NativeTensorKind): Promise<TensorMapping[]> {
+  const trained = trainedMapping(engine);
+  if (!usesMuon(engine) || kind !== 'expAvgSq') return trained;
+  const parameters = await rankZero(engine.group, engine.name, 'parameters', []);
+  const matrices = new Set(parameters.filter(({ matrix }) => matrix).map(({ name }) => name));
+  return trained.filter(({ param }) => !matrices.has(param));
+}
+
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);
   for (const { kind, base } of MOMENTS) {
-    const plan = planWrite(dir, base, trainedMapping(engine), () => 'F32');
+    const plan = planWrite(dir, base, await momentsOf(engine, kind), () => 'F32');
     if (plan.index !== null) writeJson(path.join(dir, `${base}.safetensors.index.json`), plan.index);
     await exportFiles(engine, kind, plan);
   }

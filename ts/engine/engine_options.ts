@@ -13,7 +13,7 @@ import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { checkLauncher, requireGroup } from '../controller/require_group';
 import type { WorkerGroup } from '../controller/worker_group';
 import type {
-  NativeAdamWOptions,
+  NativeOptimizerOptions,
   NativeParallelOptions,
   NativePipelineOptions,
   NativeStateKinds,
@@ -22,10 +22,11 @@ import type {
 } from '../native/bridge';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
 import { type MtpOptions, type ResolvedMtp, resolveMtp } from './mtp_options';
+import { type MuonOptions, resolveMuon } from './muon_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { resolveParallel } from './parallel_options';
 
-/** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
+/** AdamW, or Muon beside it. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
 export interface OptimOptions {
   /** Default 1e-6 for an actor, 1e-5 for a critic. */
   lr?: number;
@@ -42,6 +43,8 @@ export interface OptimOptions {
   totalSteps?: number;
   /** The cosine's end as a share of `lr`, 0. */
   minLrRatio?: number;
+  /** Default: AdamW of everything. */
+  muon?: MuonOptions;
 }
 
 /** What an actor or a critic is made of. */
@@ -199,7 +202,7 @@ export interface ResolvedEngineOptions {
   activationOffload: boolean;
   readsImages: boolean;
   freezeVisionTower: boolean;
-  optim: NativeAdamWOptions | null;
+  optim: NativeOptimizerOptions | null;
   lora: ResolvedLoraOptions | null;
   /** null: layers that predict further tokens are no part of the model. */
   mtp: ResolvedMtp | null;
@@ -245,6 +248,7 @@ const OPTIM_KEYS = [
   'warmupSteps',
   'totalSteps',
   'minLrRatio',
+  'muon',
 ];
 
 /** null: not given. */
@@ -318,7 +322,15 @@ export function resolveEngineOptions(
     ...resolveRecomputation(where, o),
     readsImages: flagOption(where, 'readsImages', o.readsImages, false),
     freezeVisionTower: flagOption(where, 'freezeVisionTower', o.freezeVisionTower, false),
-    optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
+    optim:
+      o.optim === null
+        ? null
+        : resolveOptim(
+            `${where}.optim`,
+            o.optim ?? {},
+            defaultLr,
+            o.lora === undefined ? masterDtype : 'float32', // of adapters
+          ),
     lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
     mtp: resolveMtp(where, role, o),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
@@ -340,7 +352,12 @@ function resolveTokenizer(where: string, o: SavedTokenizer): SavedTokenizer {
   return { directory, chatTemplate };
 }
 
-function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {
+function resolveOptim(
+  where: string,
+  o: OptimOptions,
+  defaultLr: number,
+  masterDtype: 'float32' | 'bfloat16',
+): NativeOptimizerOptions {
   checkOptionNames(where, o, OPTIM_KEYS);
   const beta = (i: 0 | 1, d: number): number =>
     o.betas === undefined ? d : numberOption(where, `betas[${i}]`, o.betas[i], d, { min: 0, max: 1 });
@@ -360,5 +377,6 @@ function resolveOptim(where: string, o: OptimOptions, defaultLr: number): Native
     warmupSteps: numberOption(where, 'warmupSteps', o.warmupSteps, 0, { integer: true, min: 0 }),
     totalSteps: numberOption(where, 'totalSteps', o.totalSteps, -1, { integer: true, min: 1 }),
     minLrRatio: numberOption(where, 'minLrRatio', o.minLrRatio, 0, { min: 0, max: 1 }),
+    muon: resolveMuon(where, o.muon, masterDtype),
   };
 }

@@ -3,7 +3,19 @@
 import type { NativeGivenLoss } from './bridge_losses';
 import type { NativeModelConfig } from './bridge_model';
 
-export interface NativeAdamWOptions {
+/** Matrices of linear layers by Muon (native/optim/muon.h). */
+export interface NativeMuonOptions {
+  momentum: number;
+  nesterov: boolean;
+  scaleMode: 'spectral' | 'unit_rms_norm' | 'shape_scaling';
+  extraScaleFactor: number;
+  coefficientType: 'simple' | 'quintic' | 'polar_express' | 'cans' | 'aol' | 'deepseekv4';
+  numNsSteps: number;
+  /** Of the iteration's products. */
+  dtype: 'float32' | 'bfloat16';
+}
+
+export interface NativeOptimizerOptions {
   lr: number;
   beta1: number;
   beta2: number;
@@ -14,6 +26,8 @@ export interface NativeAdamWOptions {
   warmupSteps: number;
   totalSteps: number;
   minLrRatio: number;
+  /** null: AdamW of everything. */
+  muon: NativeMuonOptions | null;
 }
 
 /** A place for an adapter: rows of the weight `param` (native/engine/engine.h, AdapterSite). */
@@ -48,7 +62,7 @@ export interface NativeEngineOptions {
   gradientCheckpointing: boolean;
   /** What is kept of recomputed blocks waits on the host. */
   activationOffload: boolean;
-  optim: NativeAdamWOptions | null;
+  optim: NativeOptimizerOptions | null;
   /** null: every parameter is trained. */
   lora: NativeLoraOptions | null;
   /** How layers that predict further tokens are trained; null: the model has none. */
@@ -209,6 +223,8 @@ export interface NativeLogProbResult {
 export interface NativeParameterInfo {
   name: string;
   shape: number[];
+  /** The weight of a linear layer, or of several. */
+  matrix: boolean;
 }
 
 /** merged: for export alone, base weights with what the adapters add to them. */

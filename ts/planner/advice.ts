@@ -147,7 +147,11 @@ function halfPrecision(spec: PlanSpec): Change[] {
 
 /** Masters and moments in bfloat16, of what FSDP trains; of adapters there is little to save. */
 const canNarrow = (role: RoleSpec): boolean =>
-  role.update !== null && role.lora === undefined && !isMegatron(role) && role.masterDtype === 'float32';
+  role.update !== null &&
+  role.lora === undefined &&
+  !isMegatron(role) &&
+  role.masterDtype === 'float32' &&
+  role.muon === undefined;
 
 const narrowed = (role: RoleSpec): RoleSpec =>
   canNarrow(role) ? { ...role, dtype: 'bfloat16', masterDtype: 'bfloat16' } : role;

@@ -27,6 +27,7 @@ const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
   warmupSteps: 0,
   totalSteps: -1,
   minLrRatio: 0,
+  muon: null,
 };
 
 export function engineOptions(
@@ -43,7 +44,7 @@ export function engineOptions(
     maxTokens: capacity * rowParts(role),
     gradientCheckpointing: role.gradientCheckpointing,
     activationOffload: role.activationOffload,
-    optim: role.update === null ? null : OPTIM,
+    optim: role.update === null ? null : { ...OPTIM, muon: role.muon ?? null },
     lora: role.lora?.native ?? null,
     prediction: null, // its defaults: the loss's weight changes no shape
     seed: 0,

@@ -4,6 +4,7 @@ import type { Lora } from '../model/adapter_sites';
 import type {
   NativeHeldBytes,
   NativeModelConfig,
+  NativeMuonOptions,
   NativeParallelOptions,
   NativePhasePeak,
   NativePipelineOptions,
@@ -23,7 +24,7 @@ export interface StateBytes {
   /** Weights: masters of what is trained, and all in the compute dtype where that is another. */
   parameters: number;
   gradients: number;
-  /** Both moments of AdamW. */
+  /** Moments of AdamW, momentum of Muon. */
   optimizer: number;
 }
 
@@ -96,6 +97,8 @@ export interface RoleSpec {
   dtype: 'float32' | 'bfloat16';
   /** Of what is trained and of its moments. */
   masterDtype: 'float32' | 'bfloat16';
+  /** Of what learns by Muon; none: AdamW. */
+  muon?: NativeMuonOptions;
   strategy: ShardingStrategy;
   /** Ranks of data parallelism that share one copy of the state; null: all. */
   shardSize: number | null;

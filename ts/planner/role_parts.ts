@@ -4,6 +4,7 @@ import { readModelShape } from '../checkpoint/model_shape';
 import type { SequenceBounds } from '../config/derived/sequence_bounds';
 import { checkLayout } from '../engine/check_layout';
 import type { EngineOptions } from '../engine/engine_options';
+import { resolveMuon } from '../engine/muon_options';
 import { resolveParallel } from '../engine/parallel_options';
 import { configWithTower } from '../engine/role_model';
 import { ConfigError } from '../errors';
@@ -11,6 +12,7 @@ import type { NativeModelConfig } from '../native/bridge';
 import { checkExperts } from '../roles/check_experts';
 import { parallelOptions } from '../roles/fsdp_options';
 import { modelReading } from '../roles/mtp';
+import { muonOptions } from '../roles/optim_options';
 import { roleAdapters } from '../roles/role_adapters';
 import type { RoleSettings } from '../roles/role_settings';
 import type { Load, RoleLayout, RoleSpec } from './plan';
@@ -59,6 +61,8 @@ export function roleSpec(
   );
   const model = configWithTower(config, role.lora.freezeVisionTower === true);
   const lora = roleAdapters(role, model);
+  const muon =
+    role.optim === null ? null : resolveMuon(role.name, muonOptions(role.optim.section).muon, 'float32');
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false, reduceDtype = 'float32' } = parallel;
@@ -72,6 +76,7 @@ export function roleSpec(
     ...(model.vision === null ? {} : { images: imageLimits(role.model, model.vision, pixels) }),
     dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
     masterDtype: role.masterDtype ?? 'float32',
+    ...(muon === null ? {} : { muon }),
     strategy: sharding,
     shardSize: fsdpSize > 1 ? fsdpSize : null,
     placement: {

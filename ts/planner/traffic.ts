@@ -43,7 +43,8 @@ export function trafficFormulas(
   // Layers that predict further tokens run in the backward pass alone: of what they take part in the table alone.
   const alike = role.model.prediction?.trained !== true;
   return [
-    ...(parallel.tp > 1 && alike ? [tensorTraffic(part)] : []),
+    // What Muon sums of matrices depends on where shards cut them.
+    ...(parallel.tp > 1 && alike && role.muon === undefined ? [tensorTraffic(part)] : []),
     ...(parallel.cp > 1 ? [contextTraffic(part)] : []),
     ...(pipeline.stages > 1 ? [pipelineTraffic(part)] : []),
     ...(parallel.ep > 1 && alike ? [expertTraffic(part)] : []),
@@ -181,11 +182,13 @@ function dataTraffic(part: Part, groups: readonly NativeSimulatedGroup[], ranks:
   const sent = role.strategy !== 'no_shard' && reduceDtype === 'bfloat16' ? 2 : 4;
   const gathers =
     role.strategy === 'no_shard' ? 0 : role.strategy === 'shard_grad_op' ? 1 : micros * (learns ? 2 : 1);
+  const momentum = role.muon !== undefined && role.strategy !== 'no_shard' ? 4 : 0;
+  const learned = learns ? ` + ${sums} x ${sent} B${momentum > 0 ? ` + ${momentum} B of momentum` : ''}` : '';
   return [
     {
       axis: 'dp',
-      text: `${count(whole)} parameters x (${gathers} x ${element} B${learns ? ` + ${sums} x ${sent} B` : ''}) x ${ranks - 1}/${ranks}`,
-      bytes: (whole * (gathers * element + (learns ? sums * sent : 0)) * (ranks - 1)) / ranks,
+      text: `${count(whole)} parameters x (${gathers} x ${element} B${learned}) x ${ranks - 1}/${ranks}`,
+      bytes: (whole * (gathers * element + (learns ? sums * sent + momentum : 0)) * (ranks - 1)) / ranks,
     },
   ];
 }

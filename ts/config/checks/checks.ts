@@ -15,7 +15,7 @@ import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { checkProfile, checkSftProfile } from '../derived/profile';
 import { checkActivationOffload, checkSftActivationOffload } from '../derived/recomputation';
-import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
+import { needsCritic, needsReference, needsRewardModel, usesLora } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
 import { checkRouterZLoss } from '../derived/router_z_loss';
@@ -54,11 +54,17 @@ function checkLogger(name: string): void {
   );
 }
 
-function checkRoleDtypes(
+function checkLearner(
   section: string,
+  optim: ResolvedConfig['critic']['optim'],
+  fsdpKey: string,
   { dtype, model_dtype }: ResolvedConfig['critic']['model']['fsdp_config'],
+  model: Parameters<typeof usesLora>[0],
 ): void {
-  checkMasterDtype(section, model_dtype, `${section}.dtype`, dtype);
+  const fsdp = `${section}.${fsdpKey}`;
+  const masters = { key: `${fsdp}.model_dtype`, dtype: model_dtype, adapters: usesLora(model) };
+  checkMasterDtype(fsdp, model_dtype, `${fsdp}.dtype`, dtype);
+  checkOptim(`${section}.optim`, optim, masters);
 }
 
 /**
@@ -92,13 +98,10 @@ export function checkConsistency(config: ResolvedConfig): void {
         sharingRanks(actor, actor.fsdp_config),
       ),
     () => checkActivationOffload(config),
-    () => checkOptim('actor_rollout_ref.actor.optim', actor.optim),
-    () => checkRoleDtypes('actor_rollout_ref.actor.fsdp_config', actor.fsdp_config),
+    () => checkLearner('actor_rollout_ref.actor', actor.optim, 'fsdp_config', actor.fsdp_config, roles.model),
     () => {
-      if (withCritic) checkOptim('critic.optim', critic.optim);
-    },
-    () => {
-      if (withCritic) checkRoleDtypes('critic.model.fsdp_config', critic.model.fsdp_config);
+      const { model } = critic;
+      if (withCritic) checkLearner('critic', critic.optim, 'model.fsdp_config', model.fsdp_config, model);
     },
     () => {
       if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
@@ -192,10 +195,11 @@ export function checkSft(config: ResolvedSftConfig): void {
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkSftLayout(config),
     () => checkSftActivationOffload(config),
-    () => checkOptim('optim', config.optim),
     () => {
-      const { dtype, fsdp_config: fsdp } = config.model;
-      checkMasterDtype('model.fsdp_config', fsdp.model_dtype, 'model.dtype', dtype);
+      const { dtype, model_dtype } = { ...model, ...model.fsdp_config, dtype: model.dtype };
+      const key = 'model.fsdp_config.model_dtype';
+      checkMasterDtype('model.fsdp_config', model_dtype, 'model.dtype', dtype);
+      checkOptim('optim', config.optim, { key, dtype: model_dtype, adapters: usesLora(model) });
     },
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
     () => checkSftProfile(config, ranks),

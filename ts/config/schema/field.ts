@@ -291,6 +291,12 @@ export const numbers: ValueType<readonly number[]> = {
   schema: z.union([z.number().transform((value) => [value]), z.array(z.number())]),
 };
 
+/** Weight of what was before in a moving average. */
+export const momentum: ValueType<number> = {
+  name: 'a number from 0 and below 1',
+  schema: z.number().min(0).lt(1),
+};
+
 export const betas: ValueType<readonly [number, number]> = {
   name: 'two numbers from 0 to 1',
   schema: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]),

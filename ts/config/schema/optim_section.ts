@@ -1,8 +1,21 @@
 // Options of AdamW and its schedule, below actor and critic; what of them `troupe sft` shares.
 import { RUN_LIMITS } from '../../base/limits';
-import { betas, choice, type Fixed, field, fixed, ignored, int, moved, num } from './field';
+import { MUON_COEFFICIENTS } from '../../base/muon_coefficients';
+import {
+  above,
+  betas,
+  bool,
+  choice,
+  type Fixed,
+  field,
+  fixed,
+  ignored,
+  int,
+  momentum,
+  moved,
+  num,
+} from './field';
 
-const OF_MUON = 'it belongs to the optimiser muon, which is not there';
 const OF_WSD = 'it belongs to the schedule WSD, which is not there';
 const FLOAT32 =
   'gradients are float32, master weights and moments too unless fsdp_config.model_dtype is bfloat16';
@@ -15,8 +28,45 @@ const UNCHANGED = {
   overlap_cpu_optimizer_d2h_h2d: [true, false],
 };
 
-/** Megatron's adam has the decoupled weight decay of AdamW. */
-export const ADAMW = fixed(['AdamW', 'adam'], 'AdamW is the optimiser');
+/** What the optimiser is, and Muon's own keys. */
+export const optimizer = {
+  optimizer: field(
+    // Megatron's adam has the decoupled weight decay of AdamW.
+    choice('AdamW', 'adam', 'muon'),
+    'AdamW',
+    'AdamW (adam: the same), or muon: the weights of linear layers by Muon, all else by AdamW.',
+  ),
+  optimizer_impl: ignored('the optimisers are our own'),
+  use_layer_wise_distributed_optimizer: ignored('what is kept of Muon is sharded as everything is'),
+  use_layer_wise_param_layout: ignored('what is kept of Muon is sharded as everything is'),
+  muon_momentum: field(momentum, 0.95, 'Of Muon’s moving average of gradients.'),
+  muon_nesterov: field(bool, false, 'The direction is that of the next momentum.'),
+  muon_split_qkv: fixed([true], 'q, k and v are orthogonalised each by itself, and so are gate and up'),
+  muon_scale_mode: field(
+    choice('spectral', 'unit_rms_norm', 'shape_scaling'),
+    'spectral',
+    'Size of a step of a matrix [out, in]: sqrt(max(out, in)), sqrt(out / in), sqrt(max(1, out / in)).',
+  ),
+  muon_extra_scale_factor: field(above(0), 1, 'Beside it; with 1 a step is several times that of AdamW.'),
+  muon_match_adamw_update_rms: field(
+    bool,
+    false,
+    'Steps as long as AdamW’s: muon_extra_scale_factor is sqrt((1 - b) / (1 + b)) with the first of betas.',
+  ),
+  muon_coefficient_type: field(
+    choice(...MUON_COEFFICIENTS),
+    'quintic',
+    'Polynomials of the Newton-Schulz iteration.',
+  ),
+  muon_num_ns_steps: field(int(1, 100), 5, 'Its iterations; of quintic at most 5, of aol 4, or a multiple.'),
+  muon_fp32_matmul_prec: field(
+    choice('medium', 'high', 'highest'),
+    'medium',
+    'Of its products: medium bfloat16, else float32.',
+  ),
+  muon_tp_mode: ignored('matrices are orthogonalised whole, however they are spread'),
+  muon_scalar_optimizer: fixed(['adam'], 'what is no weight of a linear layer moves by AdamW'),
+};
 
 /** `offload`: key of moments on the host. */
 export const overrideOptimizer = (offload: string): Fixed => ({
@@ -48,23 +98,11 @@ export const megatronOptim = {
   main_grads_dtype: fixed(['fp32', 'float32'], FLOAT32),
   exp_avg_dtype: fixed(['fp32', 'float32'], FLOAT32),
   exp_avg_sq_dtype: fixed(['fp32', 'float32'], FLOAT32),
-  use_layer_wise_distributed_optimizer: ignored(OF_MUON),
-  muon_momentum: ignored(OF_MUON),
-  muon_nesterov: ignored(OF_MUON),
-  muon_split_qkv: ignored(OF_MUON),
-  muon_scale_mode: ignored(OF_MUON),
-  muon_coefficient_type: ignored(OF_MUON),
-  muon_num_ns_steps: ignored(OF_MUON),
-  muon_tp_mode: ignored(OF_MUON),
-  muon_fp32_matmul_prec: ignored(OF_MUON),
-  muon_extra_scale_factor: ignored(OF_MUON),
-  muon_scalar_optimizer: ignored(OF_MUON),
-  muon_match_adamw_update_rms: ignored(OF_MUON),
 };
 
 /** `role`: the section that holds grad_clip. */
 export const optim = (lr: number, role: string) => ({
-  lr: field(num(0, RUN_LIMITS.learningRate), lr, 'Peak learning rate of AdamW.'),
+  lr: field(num(0, RUN_LIMITS.learningRate), lr, 'Peak learning rate.'),
   betas: field(betas, [0.9, 0.999] as const, 'AdamW betas.'),
   weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
   lr_scheduler_type: field(
@@ -82,8 +120,7 @@ export const optim = (lr: number, role: string) => ({
   min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
   num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
   warmup_style: moved('lr_scheduler_type'),
-  optimizer: ADAMW,
-  optimizer_impl: ignored('the optimiser is our own AdamW'),
+  ...optimizer,
   override_optimizer_config: overrideOptimizer('megatron.optimizer_offload of the role'),
   zero_indexed_step: fixed(
     [true],

@@ -27,7 +27,7 @@ import {
 import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
-import { ADAMW, megatronOptim, overrideOptimizer } from './optim_section';
+import { megatronOptim, optimizer, overrideOptimizer } from './optim_section';
 import { interval, sftGlobalProfiler, sftProfilerSection } from './profiler_section';
 import { FUSED, TORCH_ONLY } from './reasons';
 import {
@@ -164,7 +164,7 @@ export const sftSchema = {
     dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   },
   optim: {
-    lr: field(num(0, RUN_LIMITS.learningRate), 1e-5, 'Peak learning rate of AdamW.'),
+    lr: field(num(0, RUN_LIMITS.learningRate), 1e-5, 'Peak learning rate.'),
     warmup_steps_ratio: moved('lr_warmup_steps_ratio'),
     lr_scheduler: moved('lr_scheduler_type'),
     betas: field(betas, [0.9, 0.95] as const, 'AdamW betas.'),
@@ -178,8 +178,7 @@ export const sftSchema = {
     ),
     lr_warmup_steps_ratio: field(num(0, 1), 0.1, 'Warm-up as a share of all steps.'),
     total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
-    optimizer: ADAMW,
-    optimizer_impl: ignored('the optimiser is our own AdamW'),
+    ...optimizer,
     override_optimizer_config: overrideOptimizer('engine.optimizer_offload'),
     num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
     warmup_style: moved('lr_scheduler_type'),

@@ -1,0 +1,164 @@
+// The Newton-Schulz iteration.
+#include "optim/muon.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/simulated.h"
+
+namespace troupe {
+
+namespace {
+
+// X <- a X + b (X X^T) X + c (X X^T)^2 X
+struct Polynomial {
+  double a, b, c;
+};
+
+struct CoefficientSet {
+  const char* name;
+  NewtonSchulz kind;
+  bool repeats_last;
+  std::vector<Polynomial> polynomials;
+};
+
+constexpr Polynomial kJordan{3.4445, -4.7750, 2.0315};
+
+const std::vector<CoefficientSet>& coefficient_sets() {
+  static const std::vector<CoefficientSet> sets{
+      {"simple", NewtonSchulz::kSimple, false, {kJordan}},
+      {"quintic",
+       NewtonSchulz::kQuintic,
+       false,
+       {{4.0848, -6.8946, 2.9270},
+        {3.9505, -6.3029, 2.6377},
+        {3.7418, -5.5913, 2.3037},
+        {2.8769, -3.1427, 1.2046},
+        {2.8366, -3.0525, 1.2012}}},
+      {"polar_express",
+       NewtonSchulz::kPolarExpress,
+       true,
+       {{8.2051, -22.9019, 16.4607},
+        {4.0664, -2.8612, 0.5184},
+        {3.9096, -2.8234, 0.5250},
+        {3.2856, -2.4153, 0.4853},
+        {2.2779, -1.6198, 0.3985},
+        {1.8726, -1.2307, 0.3585},
+        {1.8564, -1.2132, 0.3568},
+        {1.8750, -1.2500, 0.3750}}},
+      {"cans",
+       NewtonSchulz::kCans,
+       true,
+       {{8.4703, -25.1081, 18.6293},
+        {4.1828, -3.1087, 0.5806},
+        {3.9619, -2.9541, 0.5630},
+        {3.2866, -2.4647, 0.5074},
+        {2.2737, -1.6447, 0.4162}}},
+      {"aol",
+       NewtonSchulz::kAol,
+       false,
+       {{4.0098, -7.0585, 2.4635},
+        {3.4585, -5.5479, 2.5959},
+        {2.7573, -3.2939, 1.4254},
+        {2.7215, -3.0494, 1.3169}}},
+      {"deepseekv4",
+       NewtonSchulz::kDeepSeekV4,
+       true,
+       {kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, {2, -1.5, 0.5}}},
+  };
+  return sets;
+}
+
+const CoefficientSet& coefficient_set(NewtonSchulz kind) {
+  const auto& sets = coefficient_sets();
+  return *std::find_if(sets.begin(), sets.end(), [&](const CoefficientSet& s) { return s.kind == kind; });
+}
+
+Polynomial polynomial(const CoefficientSet& set, size_t iteration) {
+  const size_t count = set.polynomials.size();
+  return set.polynomials[set.repeats_last ? std::min(iteration, count - 1) : iteration % count];
+}
+
+}  // namespace
+
+NewtonSchulz parse_newton_schulz(const std::string& name) {
+  std::string known;
+  for (const CoefficientSet& set : coefficient_sets()) {
+    if (name == set.name) return set.kind;
+    known += std::string(known.empty() ? "" : ", ") + set.name;
+  }
+  fail(ErrorCode::kInvalidArgument, "[optim] unknown coefficients of Muon '", name, "'; known: ", known);
+}
+
+MuonScale parse_muon_scale(const std::string& name) {
+  if (name == "spectral") return MuonScale::kSpectral;
+  if (name == "unit_rms_norm") return MuonScale::kUnitRmsNorm;
+  if (name == "shape_scaling") return MuonScale::kShapeScaling;
+  fail(ErrorCode::kInvalidArgument, "[optim] unknown scale of Muon '", name,
+       "'; known: spectral, unit_rms_norm, shape_scaling");
+}
+
+void validate(const MuonOptions& options) {
+  require(options.momentum >= 0 && options.momentum < 1, ErrorCode::kInvalidArgument,
+          "[optim] expected a momentum of Muon from 0 and below 1, got ", options.momentum);
+  require(options.iterations >= 1, ErrorCode::kInvalidArgument,
+          "[optim] expected at least one iteration of Muon, got ", options.iterations);
+  const CoefficientSet& set = coefficient_set(options.coefficients);
+  const auto round = static_cast<int64_t>(set.polynomials.size());
+  require(set.repeats_last || options.iterations <= round || options.iterations % round == 0,
+          ErrorCode::kInvalidArgument, "[optim] expected at most ", round,
+          " iterations of Muon, or a multiple of it: the first polynomial of ", set.name,
+          " takes singular values away from one again, got ", options.iterations);
+  require(std::isfinite(options.extra_scale) && options.extra_scale > 0, ErrorCode::kInvalidArgument,
+          "[optim] expected an extra scale of Muon above 0, got ", options.extra_scale);
+}
+
+at::Tensor orthogonalized(const at::Tensor& matrix, const MuonOptions& options) {
+  require(matrix.dim() == 2 && matrix.scalar_type() == at::kFloat, ErrorCode::kInternal,
+          "[optim] expected a matrix of float32 to orthogonalise, got ", matrix.dim(), " dimensions of ",
+          matrix.scalar_type());
+  // [Note: small gradients] Squares of what is below 1e-19 are no float32: the norm is found in double.
+  constexpr double kSmallest = 1e-30;
+  const bool tall = matrix.size(0) > matrix.size(1);
+  const at::Tensor wide = tall ? matrix.t() : matrix;
+  const int64_t m = wide.size(0), n = wide.size(1);
+  const auto kind = matrix.options().dtype(options.bfloat16 ? at::kBFloat16 : at::kFloat);
+  at::Tensor x;
+  if (simulated(matrix)) {
+    const at::Tensor scaled = at::empty({m, n}, matrix.options());
+    x = options.bfloat16 ? at::empty({m, n}, kind) : scaled;
+  } else {
+    const at::Tensor norm = at::linalg_vector_norm(wide, 2, at::OptionalIntArrayRef(), false, at::kDouble);
+    x = wide.div(norm.clamp_min(kSmallest).to(at::kFloat)).to(kind.dtype().toScalarType()).contiguous();
+  }
+  const CoefficientSet& set = coefficient_set(options.coefficients);
+  at::Tensor next = at::empty({m, n}, kind);
+  at::Tensor gram = at::empty({m, m}, kind), polynomials = at::empty({m, m}, kind);
+  for (int64_t i = 0; i < options.iterations && !simulated(matrix); ++i) {
+    const auto [a, b, c] = polynomial(set, static_cast<size_t>(i));
+    at::mm_out(gram, x, x.t());
+    at::addmm_out(polynomials, gram, gram, gram, b, c);
+    at::addmm_out(next, x, polynomials, x, a, 1);
+    std::swap(x, next);
+  }
+  x = options.bfloat16 ? at::empty({m, n}, matrix.options()).copy_(x) : x;
+  return tall ? x.t() : x;
+}
+
+double muon_scale(int64_t out, int64_t in, const MuonOptions& options) {
+  const double rows = static_cast<double>(out), columns = static_cast<double>(in);
+  switch (options.scale) {
+    case MuonScale::kSpectral: return options.extra_scale * std::sqrt(std::max(rows, columns));
+    case MuonScale::kUnitRmsNorm: return options.extra_scale * std::sqrt(rows / columns);
+    case MuonScale::kShapeScaling: break;
+  }
+  return options.extra_scale * std::sqrt(std::max(1.0, rows / columns));
+}
+
+}  // namespace troupe

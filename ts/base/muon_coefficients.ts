@@ -1,0 +1,13 @@
+/** Polynomials of Muon's Newton-Schulz iteration (native/optim/muon.h), under the names of Megatron's emerging_optimizers. */
+export const MUON_COEFFICIENTS = ['simple', 'quintic', 'polar_express', 'cans', 'aol', 'deepseekv4'] as const;
+export type MuonCoefficients = (typeof MUON_COEFFICIENTS)[number];
+
+/** Polynomials of those that begin again after the last. The first takes singular values that are near one away from it. */
+const ROUNDS: Partial<Record<MuonCoefficients, number>> = { quintic: 5, aol: 4 };
+
+/** What is wrong with so many iterations; null: nothing. */
+export function wrongIterations(coefficients: MuonCoefficients, iterations: number): string | null {
+  const round = ROUNDS[coefficients];
+  if (round === undefined || iterations <= round || iterations % round === 0) return null;
+  return `expected at most ${round}, or a multiple of it: ${coefficients} has ${round} polynomials, of which the first takes singular values away from one again, got ${iterations}`;
+}
