@@ -123,19 +123,17 @@ at::Tensor orthogonalized(const at::Tensor& matrix, const MuonOptions& options) 
   require(matrix.dim() == 2 && matrix.scalar_type() == at::kFloat, ErrorCode::kInternal,
           "[optim] expected a matrix of float32 to orthogonalise, got ", matrix.dim(), " dimensions of ",
           matrix.scalar_type());
-  // [Note: small gradients] Squares of what is below 1e-19 are no float32: the norm is found in double.
-  constexpr double kSmallest = 1e-30;
+  constexpr double kSmallest = 1e-30;  // of a norm; it is found in double, which has the squares of it
   const bool tall = matrix.size(0) > matrix.size(1);
   const at::Tensor wide = tall ? matrix.t() : matrix;
   const int64_t m = wide.size(0), n = wide.size(1);
   const auto kind = matrix.options().dtype(options.bfloat16 ? at::kBFloat16 : at::kFloat);
-  at::Tensor x;
+  at::Tensor x = at::empty({m, n}, kind);
   if (simulated(matrix)) {
-    const at::Tensor scaled = at::empty({m, n}, matrix.options());
-    x = options.bfloat16 ? at::empty({m, n}, kind) : scaled;
+    at::empty({m, n}, matrix.options());
   } else {
-    const at::Tensor norm = at::linalg_vector_norm(wide, 2, at::OptionalIntArrayRef(), false, at::kDouble);
-    x = wide.div(norm.clamp_min(kSmallest).to(at::kFloat)).to(kind.dtype().toScalarType()).contiguous();
+    const at::Tensor norm = sum_of_squares(matrix.contiguous().view({-1})).sqrt();
+    x.copy_(wide.div(norm.clamp_min(kSmallest).to(at::kFloat)));
   }
   const CoefficientSet& set = coefficient_set(options.coefficients);
   at::Tensor next = at::empty({m, n}, kind);
