@@ -51,6 +51,7 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
         } else {
           comm = std::move(direct);
         }
+        comm->barrier({"joined", "group"});  // else a peer that is still connecting could find it gone
         const auto engine = create_engine(options, comm);
         const Share share = share_of(rank, {0, 1, 2, 0, 1, 2, 0, 1});
         if (phase == "generate") {
