@@ -29,7 +29,7 @@ std::chrono::milliseconds timeout(Fate fate) {
 
 // What each rank threw while it did a bit of everything.
 std::vector<std::string> lose_rank_1(const std::string& phase, const std::string& where, Fate fate,
-                                     const std::string& sharding, bool ahead = false) {
+                                     const std::string& sharding, bool ahead = false, bool muon = false) {
   const auto rendezvous = Rendezvous::open();
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
@@ -37,6 +37,7 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
   options.sharding = parse_sharding_strategy(sharding);
   options.prefetch = ahead;
   options.overlap_reduction = ahead;
+  if (muon) options.optim->muon = MuonOptions{};
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
@@ -128,6 +129,23 @@ TEST(a_rank_that_is_lost_while_a_gather_is_under_way_fails_its_peers_by_name) {
       CHECK(named);
       if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
     }
+  }
+}
+
+// Some matrices have moved already.
+TEST(a_rank_that_is_lost_while_directions_of_muon_are_gathered_fails_its_peers_by_name) {
+  for (const Fate fate : {Fate::kDies, Fate::kStops}) {
+    const std::string where = "of layers.1 (optimizer)";
+    const auto errors = lose_rank_1("optimizer", where, fate, "full_shard", /*ahead=*/false, /*muon=*/true);
+    CHECK(errors[1] == "dead");
+    bool named = false;
+    for (const size_t rank : {size_t{0}, size_t{2}}) {
+      CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": all_gather #") == 0);
+      CHECK(errors[rank].find(where) != std::string::npos);
+      named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
+    }
+    CHECK(named);
+    if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
   }
 }
 
