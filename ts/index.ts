@@ -104,6 +104,7 @@ export type { EngineOptions, OptimOptions } from './engine/engine_options';
 export type { LoraOptions } from './engine/lora_options';
 export type { MuonOptions } from './engine/muon_options';
 export type { OffloadOptions } from './engine/offload_options';
+export type { ScheduleOptions } from './engine/schedule_options';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
 export { type ExportOptions, type ExportSummary, exportCheckpoint } from './export/export_checkpoint';
 export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';

@@ -137,6 +137,20 @@ MuonOptions read_muon(const Field& dto) {
   return muon;
 }
 
+Schedule read_schedule(const Field& dto) {
+  Schedule schedule;
+  schedule.kind = parse_schedule(dto["kind"].string());
+  schedule.warmup_steps = dto["warmupSteps"].integer();
+  schedule.total_steps = dto["totalSteps"].integer();
+  schedule.min_lr_ratio = dto["minLrRatio"].number();
+  schedule.init_lr_ratio = dto["initLrRatio"].number();
+  schedule.num_cycles = dto["numCycles"].number();
+  schedule.first_step = dto["firstStep"].integer();
+  schedule.wsd_decay_steps = dto["wsdDecaySteps"].integer();
+  schedule.wsd_decay = parse_wsd_decay(dto["wsdDecay"].string());
+  return schedule;
+}
+
 OptimizerOptions read_optim(const Field& dto) {
   OptimizerOptions optim;
   optim.lr = dto["lr"].number();
@@ -145,8 +159,7 @@ OptimizerOptions read_optim(const Field& dto) {
   optim.eps = dto["eps"].number();
   optim.weight_decay = dto["weightDecay"].number();
   optim.grad_clip = dto["gradClip"].number();
-  optim.schedule = {parse_schedule(dto["schedule"].string()), dto["warmupSteps"].integer(),
-                    dto["totalSteps"].integer(), dto["minLrRatio"].number()};
+  optim.schedule = read_schedule(dto["schedule"]);
   if (const Field muon = dto["muon"]; !muon.is_null()) optim.muon = read_muon(muon);
   return optim;
 }

@@ -9,6 +9,7 @@ import { CONFORMANCE } from '../helpers/conformance';
 import { modelTensors, type NamedTensor, writeJsonLines, writeModel } from '../helpers/e2e_workspace';
 import { expectCloseMetrics } from '../helpers/layout_runs';
 import { readLines } from '../helpers/observed_run';
+import { optimOverrides, type RecordedSchedule, recordedSchedules } from '../helpers/recorded_schedules';
 import { readSafetensors, type TestTensor } from '../helpers/safetensors';
 import { relative } from '../helpers/sharded';
 
@@ -114,6 +115,18 @@ function expectSame(actual: Done, expected: Done, model = 'dense'): void {
   }
   expect(trained).toBeGreaterThan(0);
 }
+
+// A whole run under a schedule, in each strategy.
+test.each(['fsdp', 'megatron'])('the learning rate follows its schedule: %s', async (strategy) => {
+  const recorded = recordedSchedules.find(({ optim }) => optim['lr_decay_steps'] === 4);
+  const { rates } = recorded as RecordedSchedule;
+  const keys = optimOverrides('optim', recorded as RecordedSchedule);
+  const unset = ['optim.total_training_steps=-1', 'optim.min_lr=0'];
+  const { metrics } = await run(`schedule_${strategy}`, [...unset, ...keys, `engine.strategy=${strategy}`]);
+  // Each step has the rate that it was made with.
+  const shares = metrics.map((line, step) => (line['train/lr'] as number) / (rates[step] as number));
+  expect(shares).toEqual(Array.from({ length: 4 }, () => expect.closeTo(1, 12)));
+});
 
 const TP = { tensor_model_parallel_size: 2 };
 const PP = { pipeline_model_parallel_size: 2 };

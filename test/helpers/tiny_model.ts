@@ -1,3 +1,4 @@
+import { resolveSchedule } from '../../ts/engine/schedule_options';
 import { ONE_ROPE } from '../../ts/model/hf_decoder';
 import { SOFTMAX_EXPERTS } from '../../ts/model/hf_experts';
 import { ONE_STAGE } from '../../ts/model/pipeline_parts';
@@ -87,10 +88,7 @@ export const tinyOptim: NativeOptimizerOptions = {
   eps: 1e-8,
   weightDecay: 0,
   gradClip: 1,
-  schedule: 'constant',
-  warmupSteps: 0,
-  totalSteps: -1,
-  minLrRatio: 0,
+  schedule: resolveSchedule('', {}),
   muon: null,
 };
 

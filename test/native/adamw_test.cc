@@ -250,25 +250,6 @@ TEST(a_zero_gradient_only_decays) {
   CHECK(at::allclose(buffers.param, before * 0.95, 1e-6, 0));
 }
 
-TEST(learning_rates) {
-  Schedule constant;
-  CHECK(learning_rate(constant, 2, 0) == 2 && learning_rate(constant, 2, 1000) == 2);
-  constant.warmup_steps = 4;
-  CHECK(learning_rate(constant, 2, 0) == 0 && learning_rate(constant, 2, 1) == 0.5 &&
-        learning_rate(constant, 2, 4) == 2);
-
-  const Schedule cosine{parse_schedule("cosine"), 4, 12, 0.1};
-  CHECK_CLOSE(learning_rate(cosine, 2, 2), 1.0, 1e-15);
-  CHECK_CLOSE(learning_rate(cosine, 2, 4), 2.0, 1e-15);
-  CHECK_CLOSE(learning_rate(cosine, 2, 8), 2 * 0.55, 1e-12);
-  CHECK_CLOSE(learning_rate(cosine, 2, 12), 0.2, 1e-12);
-  CHECK_CLOSE(learning_rate(cosine, 2, 20), 0.2, 1e-12);
-  CHECK_THROWS(parse_schedule("linear"), "unknown learning-rate schedule 'linear'");
-  const Schedule endless{ScheduleKind::kCosine, 4, -1, 0.1};
-  CHECK_THROWS(validate(endless), "total number of steps");
-  CHECK_THROWS(learning_rate(endless, 2, 4), "total number of steps");
-}
-
 }  // namespace
 
 TEST_MAIN()

@@ -115,7 +115,6 @@ TEST(a_schedule_that_makes_no_sense_is_refused_before_any_work) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
   options.optim->schedule.kind = ScheduleKind::kCosine;
   CHECK_THROWS(create_engine(options), "the cosine schedule needs the total number of steps");
-  CHECK_THROWS(parse_schedule("linear"), "unknown learning-rate schedule 'linear'");
 }
 
 // Only rank 0 has the bytes of an import.

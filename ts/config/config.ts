@@ -4,8 +4,9 @@ import { requirePath } from '../base/check_options';
 import { loadUserModule } from '../base/user_module';
 import { ConfigError } from '../errors';
 import { checkConsistency, checkSft } from './checks/checks';
+import { muonNotes } from './checks/muon_checks';
 import { offloadNotes } from './checks/offload_notes';
-import { muonNotes } from './checks/optim_checks';
+import { optimNotes } from './checks/optim_checks';
 import { requireConfig, requireOverrides } from './checks/require_config';
 import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
@@ -75,7 +76,7 @@ export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonl
     'actor_rollout_ref' in config
       ? [...poolNotes(config), ...rolloutNotes(config), ...profileNotes(config)]
       : [];
-  return [...notes, ...offloadNotes(config), ...muonNotes(config), ...ofRun];
+  return [...notes, ...optimNotes(config), ...muonNotes(config), ...offloadNotes(config), ...ofRun];
 }
 
 /** The resolved tree as YAML that `loadConfig` reads again; what comes from the environment is taken from there again. */

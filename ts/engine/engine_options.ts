@@ -25,9 +25,10 @@ import { type MtpOptions, type ResolvedMtp, resolveMtp } from './mtp_options';
 import { type MuonOptions, resolveMuon } from './muon_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { resolveParallel } from './parallel_options';
+import { resolveSchedule, SCHEDULE_KEYS, type ScheduleOptions } from './schedule_options';
 
 /** AdamW, or Muon beside it. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
-export interface OptimOptions {
+export interface OptimOptions extends ScheduleOptions {
   /** Default 1e-6 for an actor, 1e-5 for a critic. */
   lr?: number;
   betas?: [number, number]; // [0.9, 0.999]
@@ -36,13 +37,6 @@ export interface OptimOptions {
   weightDecay?: number;
   /** Global L2 norm at which gradients are clipped, 1. */
   gradClip?: number;
-  schedule?: 'constant' | 'cosine'; // constant
-  /** Update calls of linear warm-up from 0; 0. */
-  warmupSteps?: number;
-  /** Update calls until the cosine ends; needed by it. */
-  totalSteps?: number;
-  /** The cosine's end as a share of `lr`, 0. */
-  minLrRatio?: number;
   /** Default: AdamW of everything. */
   muon?: MuonOptions;
 }
@@ -238,18 +232,7 @@ const KEYS = [
   'group',
   'name',
 ]);
-const OPTIM_KEYS = [
-  'lr',
-  'betas',
-  'eps',
-  'weightDecay',
-  'gradClip',
-  'schedule',
-  'warmupSteps',
-  'totalSteps',
-  'minLrRatio',
-  'muon',
-];
+const OPTIM_KEYS = ['lr', 'betas', 'eps', 'weightDecay', 'gradClip', ...SCHEDULE_KEYS, 'muon'];
 
 /** null: not given. */
 const dtypeOption = (
@@ -363,9 +346,6 @@ function resolveOptim(
     o.betas === undefined ? d : numberOption(where, `betas[${i}]`, o.betas[i], d, { min: 0, max: 1 });
   if (o.betas !== undefined && !(Array.isArray(o.betas) && o.betas.length === 2))
     throw badOption(where, `betas: expected two numbers from 0 to 1 but got ${show(o.betas)}`);
-  const schedule = choiceOption(where, 'schedule', o.schedule, ['constant', 'cosine'], 'constant');
-  if (schedule === 'cosine' && o.totalSteps === undefined)
-    throw badOption(where, "totalSteps: schedule 'cosine' needs it");
   return {
     lr: numberOption(where, 'lr', o.lr, defaultLr, { min: 0, max: RUN_LIMITS.learningRate }),
     beta1: beta(0, 0.9),
@@ -373,10 +353,7 @@ function resolveOptim(
     eps: numberOption(where, 'eps', o.eps, 1e-8, { min: 0 }),
     weightDecay: numberOption(where, 'weightDecay', o.weightDecay, 0.01, { min: 0 }),
     gradClip: numberOption(where, 'gradClip', o.gradClip, 1, { above: 0 }),
-    schedule,
-    warmupSteps: numberOption(where, 'warmupSteps', o.warmupSteps, 0, { integer: true, min: 0 }),
-    totalSteps: numberOption(where, 'totalSteps', o.totalSteps, -1, { integer: true, min: 1 }),
-    minLrRatio: numberOption(where, 'minLrRatio', o.minLrRatio, 0, { min: 0, max: 1 }),
+    schedule: resolveSchedule(where, o),
     muon: resolveMuon(where, o.muon, masterDtype),
   };
 }

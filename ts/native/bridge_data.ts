@@ -15,6 +15,19 @@ export interface NativeMuonOptions {
   dtype: 'float32' | 'bfloat16';
 }
 
+/** native/optim/schedule.h, Schedule. */
+export interface NativeSchedule {
+  kind: 'constant' | 'cosine' | 'linear' | 'inverse_square_root' | 'WSD';
+  warmupSteps: number;
+  totalSteps: number;
+  minLrRatio: number;
+  initLrRatio: number;
+  numCycles: number;
+  firstStep: number;
+  wsdDecaySteps: number;
+  wsdDecay: 'linear' | 'cosine' | 'exponential' | 'minus_sqrt';
+}
+
 export interface NativeOptimizerOptions {
   lr: number;
   beta1: number;
@@ -22,10 +35,7 @@ export interface NativeOptimizerOptions {
   eps: number;
   weightDecay: number;
   gradClip: number;
-  schedule: 'constant' | 'cosine';
-  warmupSteps: number;
-  totalSteps: number;
-  minLrRatio: number;
+  schedule: NativeSchedule;
   /** null: AdamW of everything. */
   muon: NativeMuonOptions | null;
 }

@@ -2,6 +2,7 @@
 import { storedSlice } from '../checkpoint/load_plan';
 import type { StoredTensor } from '../checkpoint/safetensors';
 import { floatBytes } from '../checkpoint/write_plan';
+import { resolveSchedule } from '../engine/schedule_options';
 import type { TensorMapping } from '../model/tensor_mapping';
 import { fileTensors, tensorMapping } from '../model/tensor_names';
 import type {
@@ -23,10 +24,7 @@ const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
   eps: 1e-8,
   weightDecay: 0.01,
   gradClip: 1,
-  schedule: 'constant',
-  warmupSteps: 0,
-  totalSteps: -1,
-  minLrRatio: 0,
+  schedule: resolveSchedule('', {}),
   muon: null,
 };
 

@@ -60,7 +60,7 @@ export function trainedOptions(
     gradientCheckpointing,
     ...(activationOffload ? { activationOffload } : {}),
     ...(masterDtype === 'bfloat16' ? { masterDtype } : {}),
-    optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),
+    optim: optim === null ? null : optimOptions(optim, totalSteps),
     ...lora,
     ...(tokenizer === null ? {} : { savedTokenizer: tokenizer }),
   };

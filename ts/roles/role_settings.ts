@@ -20,7 +20,7 @@ import {
   WHOLE_MODEL,
 } from './megatron_options';
 import { heldMtp, mtpOptions, withoutMtp } from './mtp';
-import type { OptimSection } from './optim_options';
+import type { OptimSettings } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model' | 'teacher';
 
@@ -53,7 +53,7 @@ export interface RoleSettings {
   /** What of the model is trained. */
   lora: Pick<EngineOptions, 'lora' | 'freezeVisionTower' | 'mtp'>;
   /** null: it does not learn. */
-  optim: { section: OptimSection; gradClip: number } | null;
+  optim: OptimSettings | null;
   /** Keys of the configuration that say so. */
   keys: {
     model: string;
@@ -152,7 +152,7 @@ export function actorSettings(config: ResolvedConfig): RoleSettings {
       ...mtpOptions(model),
       ...(actor.freeze_vision_tower ? { freezeVisionTower: true } : {}),
     },
-    optim: { section: actor.optim, gradClip: actor.grad_clip },
+    optim: { section: actor.optim, key: `${ACTOR}.optim`, gradClip: actor.grad_clip },
     keys: {
       model: 'actor_rollout_ref.model.path',
       ulysses: `${ACTOR}.ulysses_sequence_parallel_size`,
@@ -254,7 +254,7 @@ export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedCo
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: false,
     lora: loraOptions(model),
-    optim: { section: critic.optim, gradClip: critic.grad_clip },
+    optim: { section: critic.optim, key: 'critic.optim', gradClip: critic.grad_clip },
     keys: {
       model: 'critic.model.path',
       ulysses: 'critic.ulysses_sequence_parallel_size',
@@ -336,7 +336,7 @@ export function sftSettings(config: ResolvedSftConfig): RoleSettings {
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     readsImages: model.read_images === true,
     lora: { ...loraOptions(model), ...mtpOptions(model) },
-    optim: { section: optim, gradClip: optim.clip_grad },
+    optim: { section: optim, key: 'optim', gradClip: optim.clip_grad },
     keys: {
       model: 'model.path',
       ulysses: 'ulysses_sequence_parallel_size',

@@ -49,12 +49,6 @@ describe('keys of verl', () => {
     expect(failure([`${lora}.rank=-1`, ...keys]).message).toMatch(/lora\.rank: expected an integer/);
   });
 
-  it('that ask for another schedule are refused', () => {
-    const key = 'actor_rollout_ref.actor.optim.zero_indexed_step';
-    expect(configNotes(load([`${key}=true`]))).toEqual([]);
-    expect(failure([`${key}=false`]).message).toMatch(/schedules count from 0/);
-  });
-
   it('that offload state work on every device, and save nothing on cpu', () => {
     const keys = [
       'actor_rollout_ref.actor.fsdp_config.optimizer_offload',

@@ -19,7 +19,7 @@ test('what verl recommends comes over', () => {
   );
   expect(notMapped).toEqual([]);
   const { optim } = loadConfig(write(dump(imported), 'yaml')).actor_rollout_ref.actor;
-  expect(optimOptions(optim, 1, 10).muon).toEqual({
+  expect(optimOptions({ section: optim, key: OPTIM, gradClip: 1 }, 10).muon).toEqual({
     momentum: 0.9,
     nesterov: true,
     scaleMode: 'spectral',
@@ -33,7 +33,7 @@ test('what verl recommends comes over', () => {
 test('AdamW is the default, and has none of it', () => {
   const { optim } = load().actor_rollout_ref.actor;
   expect(optim.optimizer).toBe('AdamW');
-  expect(optimOptions(optim, 1, 10).muon).toBeUndefined();
+  expect(optimOptions({ section: optim, key: OPTIM, gradClip: 1 }, 10).muon).toBeUndefined();
 });
 
 test.each([
@@ -72,7 +72,10 @@ test('troupe sft has it, too', () => {
     '{ data: { train_files: none.jsonl, train_batch_size: 8, max_length: 16 }, model: { path: model } }',
   );
   const { optim } = loadSftConfig(file, ['optim.optimizer=muon', 'optim.muon_fp32_matmul_prec=highest']);
-  expect(optimOptions(optim, 1, 10).muon).toMatchObject({ dtype: 'float32', extraScaleFactor: 1 });
+  expect(optimOptions({ section: optim, key: OPTIM, gradClip: 1 }, 10).muon).toMatchObject({
+    dtype: 'float32',
+    extraScaleFactor: 1,
+  });
   const narrow = ['optim.optimizer=muon', 'model.fsdp_config.model_dtype=bfloat16'];
   expect(configError(() => loadSftConfig(file, narrow)).message).toMatch(
     /model\.fsdp_config\.model_dtype: steps of optim\.optimizer muon/,

@@ -53,9 +53,18 @@ describe('up to v0.3.0', () => {
       /^true is the default of this version/,
     );
     isValid(ppo(`${megatron} ${ACTOR}.shuffle=False trainer.n_gpus_per_node=8`, OLDEST));
-    const decay = `${ACTOR}.optim.lr_decay_style`;
-    expect(why(ppo(megatron, 'v0.4.1').notMapped, decay)).toMatch(/^"linear" is the default of this version/);
-    expect(why(ppo(megatron, 'v0.5.0').notMapped, decay)).toBeUndefined();
+  });
+
+  it('the learning rate under Megatron falls linearly', () => {
+    const type = (version: string) => {
+      const imported = ppo('--config-name=ppo_megatron_trainer trainer.n_gpus_per_node=8', version);
+      isValid(imported);
+      return ['actor_rollout_ref.actor', 'critic'].map((role) =>
+        getPath(imported.config, `${role}.optim.lr_scheduler_type`),
+      );
+    };
+    expect(type('v0.4.1')).toEqual(['linear', 'linear']);
+    expect(type('v0.5.0')).toEqual([undefined, 'linear']);
   });
 
   it('other names are those of now', () => {

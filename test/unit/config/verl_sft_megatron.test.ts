@@ -144,7 +144,6 @@ test('layouts that the workers cannot have are told with the numbers', () => {
 });
 
 test.each([
-  ['optim.lr_decay_style=linear', 'optim.lr_decay_style'],
   ['optim.exp_avg_dtype=bf16', 'optim.exp_avg_dtype'],
   ['engine.dynamic_context_parallel=True', 'engine.dynamic_context_parallel'],
   ['engine.router_replay.mode=R2', 'engine.router_replay'],

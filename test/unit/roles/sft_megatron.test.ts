@@ -198,7 +198,6 @@ test.each<[string[], RegExp]>([
     /^optim\.min_lr: expected at most optim\.lr \(0\.0001\), got 0\.001$/,
   ],
   [['optim.min_lr=1e-6', 'optim.min_lr_ratio=0.1'], /^optim\.min_lr: optim\.min_lr_ratio 0\.1 says the same/],
-  [['optim.lr_decay_style=linear'], /lr_scheduler_type: expected one of constant, cosine, got "linear"/],
 ])('%j is refused', (overrides, message) => {
   expect(() => sft(...overrides)).toThrow(message);
 });

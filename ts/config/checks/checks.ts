@@ -31,6 +31,7 @@ import { reportAll } from './collect';
 import { checkDataFiles, checkDatasetClass } from './data_checks';
 import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
+import { checkMuon } from './muon_checks';
 import { checkOptim } from './optim_checks';
 import { checkReward } from './reward_checks';
 import { checkDrafts, checkRolloutServers } from './rollout_checks';
@@ -64,7 +65,7 @@ function checkLearner(
   const fsdp = `${section}.${fsdpKey}`;
   const masters = { key: `${fsdp}.model_dtype`, dtype: model_dtype, adapters: usesLora(model) };
   checkMasterDtype(fsdp, model_dtype, `${fsdp}.dtype`, dtype);
-  checkOptim(`${section}.optim`, optim, masters);
+  checkMuon(`${section}.optim`, optim, masters);
 }
 
 /**
@@ -98,6 +99,10 @@ export function checkConsistency(config: ResolvedConfig): void {
         sharingRanks(actor, actor.fsdp_config),
       ),
     () => checkActivationOffload(config),
+    () => checkOptim('actor_rollout_ref.actor.optim', actor.optim, trainer.total_training_steps),
+    () => {
+      if (withCritic) checkOptim('critic.optim', critic.optim, trainer.total_training_steps);
+    },
     () => checkLearner('actor_rollout_ref.actor', actor.optim, 'fsdp_config', actor.fsdp_config, roles.model),
     () => {
       const { model } = critic;
@@ -199,7 +204,8 @@ export function checkSft(config: ResolvedSftConfig): void {
       const { dtype, model_dtype } = { ...model, ...model.fsdp_config, dtype: model.dtype };
       const key = 'model.fsdp_config.model_dtype';
       checkMasterDtype('model.fsdp_config', model_dtype, 'model.dtype', dtype);
-      checkOptim('optim', config.optim, { key, dtype: model_dtype, adapters: usesLora(model) });
+      checkOptim('optim', config.optim, trainer.total_training_steps);
+      checkMuon('optim', config.optim, { key, dtype: model_dtype, adapters: usesLora(model) });
     },
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
     () => checkSftProfile(config, ranks),

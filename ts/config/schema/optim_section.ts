@@ -1,4 +1,4 @@
-// Options of AdamW and its schedule, below actor and critic; what of them `troupe sft` shares.
+// Options of AdamW, below actor and critic; what of them `troupe sft` shares.
 import { RUN_LIMITS } from '../../base/limits';
 import { MUON_COEFFICIENTS } from '../../base/muon_coefficients';
 import {
@@ -15,8 +15,8 @@ import {
   moved,
   num,
 } from './field';
+import { scheduleKeys } from './schedule_keys';
 
-const OF_WSD = 'it belongs to the schedule WSD, which is not there';
 const FLOAT32 =
   'gradients are float32, master weights and moments too unless fsdp_config.model_dtype is bfloat16';
 
@@ -79,16 +79,6 @@ export const overrideOptimizer = (offload: string): Fixed => ({
 
 /** What verl's optimiser of Megatron has beside that of FSDP. */
 export const megatronOptim = {
-  lr_decay_style: moved('lr_scheduler_type'),
-  min_lr: field(
-    num(0, RUN_LIMITS.learningRate),
-    0,
-    'Final learning rate of the cosine, where it is not given as min_lr_ratio; at most lr.',
-  ),
-  lr_decay_steps: moved('total_training_steps'),
-  lr_warmup_init: fixed([0], 'warm-up starts from 0'),
-  lr_wsd_decay_style: ignored(OF_WSD),
-  lr_wsd_decay_steps: ignored(OF_WSD),
   weight_decay_incr_style: ignored('weight decay is the same in every step, as in verl'),
   use_checkpoint_opt_param_scheduler: fixed(
     [false],
@@ -105,28 +95,9 @@ export const optim = (lr: number, role: string) => ({
   lr: field(num(0, RUN_LIMITS.learningRate), lr, 'Peak learning rate.'),
   betas: field(betas, [0.9, 0.999] as const, 'AdamW betas.'),
   weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
-  lr_scheduler_type: field(
-    choice('constant', 'cosine'),
-    'constant',
-    'Learning-rate schedule; moves once per training step.',
-  ),
-  lr_warmup_steps: field(
-    int(-1),
-    -1,
-    'Steps of linear warm-up; 0 or -1: lr_warmup_steps_ratio of all steps.',
-  ),
-  lr_warmup_steps_ratio: field(num(0, 1), 0, 'Warm-up as a share of all steps.'),
-  total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
-  min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
-  num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
-  warmup_style: moved('lr_scheduler_type'),
+  ...scheduleKeys('constant', 0),
   ...optimizer,
   override_optimizer_config: overrideOptimizer('megatron.optimizer_offload of the role'),
-  zero_indexed_step: fixed(
-    [true],
-    'schedules count from 0: with warm-up the first step has a learning rate of 0',
-  ),
-  init_lr_ratio: fixed([0], 'warm-up starts from 0'),
   clip_grad: moved(`${role}.grad_clip`),
   ...megatronOptim,
 });

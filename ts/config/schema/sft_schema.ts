@@ -40,6 +40,7 @@ import {
   sftRouterZLoss,
   sharding,
 } from './role_parts';
+import { scheduleKeys } from './schedule_keys';
 import { engineSection } from './sft_engine_section';
 import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
@@ -170,23 +171,9 @@ export const sftSchema = {
     betas: field(betas, [0.9, 0.95] as const, 'AdamW betas.'),
     weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
     clip_grad: field(num(0), 1, 'Global gradient norm at which gradients are clipped; 0: not clipped.'),
-    lr_scheduler_type: field(choice('constant', 'cosine'), 'cosine', 'Learning-rate schedule.'),
-    lr_warmup_steps: field(
-      int(-1),
-      -1,
-      'Steps of linear warm-up; 0 or -1: lr_warmup_steps_ratio of all steps.',
-    ),
-    lr_warmup_steps_ratio: field(num(0, 1), 0.1, 'Warm-up as a share of all steps.'),
-    total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
+    ...scheduleKeys('cosine', 0.1),
     ...optimizer,
     override_optimizer_config: overrideOptimizer('engine.optimizer_offload'),
-    num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
-    warmup_style: moved('lr_scheduler_type'),
-    zero_indexed_step: fixed(
-      [true],
-      'schedules count from 0: with warm-up the first step has a learning rate of 0',
-    ),
-    min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
     ...megatronOptim,
   },
   ulysses_sequence_parallel_size: field(

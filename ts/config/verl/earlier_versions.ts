@@ -65,10 +65,19 @@ function pairs(rewriting: Rewriting): void {
   rewriting.without('data.apply_chat_template', true, 'renders prompts by the chat template');
 }
 
-/** It reads one of the two names that its configuration has in v0.6. */
+/** It reads one of the two names that its configuration has in v0.6, and has a WSD of its own, a share of steps that are not known here. */
 function schedule(rewriting: Rewriting): void {
-  if (!lacks(rewriting, 'optim.lr_scheduler'))
-    rewriting.drop('optim.lr_scheduler_type', 'is not read: optim.lr_scheduler holds');
+  const key = 'optim.lr_scheduler';
+  if (lacks(rewriting, key)) return;
+  rewriting.drop('optim.lr_scheduler_type', `is not read: ${key} holds`);
+  if (rewriting.at(key) !== 'wsd') return;
+  rewriting.take(key);
+  rewriting.note(
+    'notMapped',
+    key,
+    'wsd falls by a cosine in the last tenth of the steps after the warm-up: give optim.lr_scheduler_type=WSD, ' +
+      'optim.lr_wsd_decay_style=cosine, and how many steps these are as optim.lr_wsd_decay_steps',
+  );
 }
 
 const CORRECTION = 'algorithm.rollout_correction';

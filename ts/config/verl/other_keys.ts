@@ -17,10 +17,13 @@ export function otherKeys(rewriting: Rewriting): void {
   const { program, folder } = rewriting.source.program;
   if (program === 'sft') {
     offloading(rewriting, 'optim', 'engine.optimizer_offload', 'model.fsdp_config.optimizer_offload');
+    stepNumbers(rewriting, 'optim');
     return;
   }
-  for (const role of ['actor_rollout_ref.actor', 'critic'])
+  for (const role of ['actor_rollout_ref.actor', 'critic']) {
     offloading(rewriting, `${role}.optim`, `${role}.megatron.optimizer_offload`);
+    stepNumbers(rewriting, `${role}.optim`);
+  }
   for (const role of ['actor_rollout_ref', 'critic']) modelConfig(rewriting, role);
   if (folder === 'recipe.dapo/') generated(rewriting);
   frequencies(rewriting);
@@ -51,6 +54,14 @@ function sectionOf(rewriting: Rewriting, key: string, names: readonly string[]):
   const section = rewriting.at(key);
   const isOne = isTree(section) && Object.keys(section).length > 0;
   return isOne && Object.keys(section).every((name) => names.includes(name)) ? section : null;
+}
+
+/** verl's constant schedule counts from 0 whatever the key says. */
+function stepNumbers(rewriting: Rewriting, optim: string): void {
+  const key = `${optim}.zero_indexed_step`;
+  const type = rewriting.at(`${optim}.warmup_style`) ?? rewriting.at(`${optim}.lr_scheduler_type`);
+  if (type === 'constant' && rewriting.at(key) === false)
+    rewriting.drop(key, 'is read with the schedule cosine alone');
 }
 
 /** @param offload verl's key of the same, `to`: ours */

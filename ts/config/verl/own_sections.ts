@@ -163,6 +163,7 @@ export class OwnSections extends Rewriting {
           `${passes} passes go over the whole step, there over each ${size} prompts`,
         );
       this.updates(`${role}.optim.lr_warmup_steps`, pieces);
+      this.updates(`${role}.optim.lr_wsd_decay_steps`, pieces);
       this.updates(`${role}.optim.lr_decay_steps`, pieces, `${role}.optim.total_training_steps`);
     }
   }
@@ -191,9 +192,11 @@ export class OwnSections extends Rewriting {
         const why = `of as many updates of the learning rate as there are steps, of which verl makes ${takes} in a step: ${value} here`;
         this.compute({ from: [ratio], to: ratio, value, why });
       }
-      const type = `${role}.optim.lr_scheduler_type`;
-      if (this.at(type) === 'cosine' && this.givenOf(type).includes(type))
-        this.note('changed', type, `falls once over the run; there in one of ${takes} parts of it`);
+      for (const name of ['lr_scheduler_type', 'lr_decay_style']) {
+        const type = `${role}.optim.${name}`;
+        if (this.at(type) !== 'constant' && this.givenOf(type).includes(type))
+          this.note('changed', type, `falls once over the run; there in one of ${takes} parts of it`);
+      }
     }
   }
 
