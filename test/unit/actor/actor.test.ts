@@ -59,7 +59,7 @@ describe('create', () => {
       device: 'cpu',
       dtype: 'float32',
       maxTokens: 32,
-      optim: { lr: 1e-6, beta2: 0.999, weightDecay: 0.01, gradClip: 1, schedule: 'constant' },
+      optim: { lr: 1e-6, beta2: 0.999, weightDecay: 0.01, gradClip: 1, schedule: { kind: 'constant' } },
     });
     expect(group.callsOf('importTensors')[0]?.args[0]).toBe('param');
     await actor.close();

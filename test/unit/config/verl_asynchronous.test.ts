@@ -48,6 +48,24 @@ describe('the fully asynchronous program', () => {
     expect(why(result.changed, 'rollout.total_rollout_steps')).toMatch(/2560 prompts are 10 steps of 256/);
   });
 
+  it.each(['lr_scheduler_type=cosine', 'lr_scheduler_type=constant'])(
+    'ends schedules with the run: %s',
+    (key) => {
+      const optim = 'actor_rollout_ref.actor.optim';
+      const { changed } = fully(`${SIZES} ${optim}.${key}`);
+      const said = why(changed, `${optim}.lr_scheduler_type`);
+      if (key.endsWith('constant')) expect(said).toBeUndefined();
+      else expect(said).toMatch(/falls once over the run; there in one of 4 parts of it/);
+    },
+  );
+
+  it('has the schedules of Megatron, too', () => {
+    const optim = 'actor_rollout_ref.actor.optim';
+    const { changed, notMapped } = fully(`model_engine=megatron ${SIZES} ${optim}.lr_decay_style=linear`);
+    expect(notMapped).toEqual([]);
+    expect(changed.filter(({ key }) => key === `${optim}.lr_decay_style`)).toHaveLength(2);
+  });
+
   it('has the defaults of its own files', () => {
     const { config } = fully('rollout.total_rollout_steps=1280');
     expect(config).toMatchObject({
