@@ -10,7 +10,6 @@ import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
-import { checkMasterDtype } from '../derived/master_dtype';
 import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { checkProfile, checkSftProfile } from '../derived/profile';
@@ -31,8 +30,7 @@ import { reportAll } from './collect';
 import { checkDataFiles, checkDatasetClass } from './data_checks';
 import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
-import { checkMuon } from './muon_checks';
-import { checkOptim } from './optim_checks';
+import { checkLearner } from './learner_checks';
 import { checkReward } from './reward_checks';
 import { checkDrafts, checkRolloutServers } from './rollout_checks';
 
@@ -53,19 +51,6 @@ function checkLogger(name: string): void {
     `trainer.logger: expected some of ${LOGGER_NAMES.join(', ')}, got "${name}": ${hint}`,
     'trainer.logger',
   );
-}
-
-function checkLearner(
-  section: string,
-  optim: ResolvedConfig['critic']['optim'],
-  fsdpKey: string,
-  { dtype, model_dtype }: ResolvedConfig['critic']['model']['fsdp_config'],
-  model: Parameters<typeof usesLora>[0],
-): void {
-  const fsdp = `${section}.${fsdpKey}`;
-  const masters = { key: `${fsdp}.model_dtype`, dtype: model_dtype, adapters: usesLora(model) };
-  checkMasterDtype(fsdp, model_dtype, `${fsdp}.dtype`, dtype);
-  checkMuon(`${section}.optim`, optim, masters);
 }
 
 /**
@@ -99,14 +84,16 @@ export function checkConsistency(config: ResolvedConfig): void {
         sharingRanks(actor, actor.fsdp_config),
       ),
     () => checkActivationOffload(config),
-    () => checkOptim('actor_rollout_ref.actor.optim', actor.optim, trainer.total_training_steps),
+    () =>
+      checkLearner('actor_rollout_ref.actor', actor.optim, trainer.total_training_steps, {
+        key: 'actor_rollout_ref.actor.fsdp_config',
+        ...actor.fsdp_config,
+        adapters: usesLora(roles.model),
+      }),
     () => {
-      if (withCritic) checkOptim('critic.optim', critic.optim, trainer.total_training_steps);
-    },
-    () => checkLearner('actor_rollout_ref.actor', actor.optim, 'fsdp_config', actor.fsdp_config, roles.model),
-    () => {
-      const { model } = critic;
-      if (withCritic) checkLearner('critic', critic.optim, 'model.fsdp_config', model.fsdp_config, model);
+      const { model, optim } = critic;
+      const masters = { key: 'critic.model.fsdp_config', ...model.fsdp_config, adapters: usesLora(model) };
+      if (withCritic) checkLearner('critic', optim, trainer.total_training_steps, masters);
     },
     () => {
       if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
@@ -200,13 +187,14 @@ export function checkSft(config: ResolvedSftConfig): void {
     () => checkUlyssesSize('', ulysses, ranks),
     () => checkSftLayout(config),
     () => checkSftActivationOffload(config),
-    () => {
-      const { dtype, model_dtype } = { ...model, ...model.fsdp_config, dtype: model.dtype };
-      const key = 'model.fsdp_config.model_dtype';
-      checkMasterDtype('model.fsdp_config', model_dtype, 'model.dtype', dtype);
-      checkOptim('optim', config.optim, trainer.total_training_steps);
-      checkMuon('optim', config.optim, { key, dtype: model_dtype, adapters: usesLora(model) });
-    },
+    () =>
+      checkLearner('', config.optim, trainer.total_training_steps, {
+        key: 'model.fsdp_config',
+        dtypeKey: 'model.dtype',
+        dtype: model.dtype,
+        model_dtype: model.fsdp_config.model_dtype,
+        adapters: usesLora(model),
+      }),
     () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
     () => checkSftProfile(config, ranks),
   ]);
