@@ -5,6 +5,9 @@ import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { needsCritic, needsRewardModel } from '../config/derived/roles';
 import { teachersOf } from '../config/derived/teachers';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
+import { leafAt } from '../config/schema/field';
+import { ppoSchema } from '../config/schema/ppo_schema';
+import { sftSchema } from '../config/schema/sft_schema';
 
 export type RunConfig = ResolvedConfig | ResolvedSftConfig;
 
@@ -77,9 +80,18 @@ export interface ConfigChange {
   essential: boolean;
 }
 
+const same = (a: unknown, b: unknown): boolean => JSON.stringify(a ?? null) === JSON.stringify(b ?? null);
+
+/** Whether a key has the value that it has where nothing is said. */
+function isDefault(path: string, now: Tree): boolean {
+  const leaf = leafAt('actor_rollout_ref' in now ? ppoSchema : sftSchema, path);
+  if (leaf?.kind !== 'field') return false;
+  return same(getPath(now, path), leaf.from === null ? leaf.value : getPath(now, leaf.from));
+}
+
 /**
  * `before`, `now`: configurations as they are written down; `config`: the one of `now`. In the order of their keys. A key that is not
- * there, as in what an older version wrote, is null.
+ * there, as in what an older version wrote, is null, and no difference where it has its default now, unless it makes another run.
  */
 export function configChanges(before: Tree, now: Tree, config: RunConfig): ConfigChange[] {
   const essential = identityKeys(config);
@@ -92,7 +104,8 @@ export function configChanges(before: Tree, now: Tree, config: RunConfig): Confi
       now: getPath(now, path),
       essential: essential.some((key) => path === key || path.startsWith(`${key}.`)),
     }))
-    .filter(({ before: a, now: b }) => JSON.stringify(a ?? null) !== JSON.stringify(b ?? null));
+    .filter(({ before: a, now: b }) => !same(a, b))
+    .filter(({ path, before, essential }) => before !== undefined || essential || !isDefault(path, now));
 }
 
 export const describeChange = ({ path, before, now }: ConfigChange): string =>

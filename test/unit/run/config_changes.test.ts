@@ -29,6 +29,25 @@ describe('another configuration', () => {
     expect(said.join()).not.toContain('tokenizer_path');
   });
 
+  test('keys that an older version did not have are told where they say anything but their defaults', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'older-'));
+    cpSync(join(__dirname, '../../fixtures/runs/version_1'), directory, { recursive: true });
+    const optim = 'actor_rollout_ref.actor.optim';
+    const asked = [`${optim}.optimizer=muon`, `${optim}.num_cycles=0.5`, `${optim}.weight_decay=0.3`];
+    editState(directory, (state) => {
+      const { actor } = (state['config'] as { actor_rollout_ref: { actor: { optim: object } } })
+        .actor_rollout_ref;
+      expect(Object.keys(actor.optim)).not.toContain('num_cycles');
+      expect(Reflect.deleteProperty(actor.optim, 'weight_decay')).toBe(true);
+    });
+    const { said } = await session(directory, asked);
+    expect(said.filter((line) => line.includes(optim))).toEqual(
+      ['weight_decay: not there -> 0.3', 'optimizer: not there -> "muon"'].map(
+        (change) => `note: changed since the checkpoint: ${optim}.${change}`,
+      ),
+    );
+  });
+
   test('no difference, no line', async () => {
     const { said } = await session(copy());
     expect(said.join()).not.toContain('changed');
