@@ -65,6 +65,15 @@ TEST(singular_values_go_through_the_polynomials) {
   }
 }
 
+// Wide enough that the halves of symmetric products are found apart.
+TEST(wide_matrices) {
+  at::manual_seed(5);
+  for (const auto& [rows, columns] : std::vector<std::array<int64_t, 2>>{{531, 600}, {1301, 1030}}) {
+    const at::Tensor matrix = at::randn({rows, columns});
+    CHECK(distance(orthogonalized(matrix, in_float32()), expected(matrix, kQuintic)) < 1e-3);
+  }
+}
+
 TEST(singular_values_come_near_one) {
   at::manual_seed(2);
   const at::Tensor matrix = at::randn({48, 64});
