@@ -72,6 +72,20 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
   return errors;
 }
 
+// Peers tell the collective that they were in, and one of them at least who is missing.
+void check_lost(const std::vector<std::string>& errors, const std::string& collective,
+                const std::string& where) {
+  CHECK(errors[1] == "dead");
+  bool named = false;
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": " + collective) == 0);
+    CHECK(errors[rank].find(where) != std::string::npos);
+    named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
+  }
+  CHECK(named);
+  if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
+}
+
 }  // namespace
 
 TEST(a_rank_that_is_lost_in_any_phase_fails_its_peers_by_name) {
@@ -96,19 +110,7 @@ TEST(a_rank_that_is_lost_in_any_phase_fails_its_peers_by_name) {
   for (std::thread& thread : threads) thread.join();
   // The peers wait for their time-out and then for news of each other, and no longer.
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(40));
-  for (const Case& one : all) {
-    CHECK(one.errors[1] == "dead");
-    bool named = false;
-    for (const size_t rank : {size_t{0}, size_t{2}}) {
-      const std::string& error = one.errors[rank];
-      CHECK(error.find("[comm] rank " + std::to_string(rank) + ": ") == 0);
-      CHECK(error.find("(" + one.phase + ")") != std::string::npos);
-      named = named || error.find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
-    }
-    CHECK(named);
-    if (!named)
-      std::printf("  %s: %s\n  %s\n", one.phase.c_str(), one.errors[0].c_str(), one.errors[2].c_str());
-  }
+  for (const Case& one : all) check_lost(one.errors, "", "(" + one.phase + ")");
 }
 
 // Rank 1 is lost where it would begin to gather a block while the one before it is at work: its peers have
@@ -118,16 +120,7 @@ TEST(a_rank_that_is_lost_while_a_gather_is_under_way_fails_its_peers_by_name) {
     for (const std::string phase : {"forward", "backward"}) {
       const std::string block = phase == "forward" ? "layers.1" : "layers.0";
       const std::string where = "of " + block + " (" + phase + ")";
-      const auto errors = lose_rank_1(phase, where, fate, "full_shard", /*ahead=*/true);
-      CHECK(errors[1] == "dead");
-      bool named = false;
-      for (const size_t rank : {size_t{0}, size_t{2}}) {
-        CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": all_gather #") == 0);
-        CHECK(errors[rank].find(where) != std::string::npos);
-        named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
-      }
-      CHECK(named);
-      if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
+      check_lost(lose_rank_1(phase, where, fate, "full_shard", /*ahead=*/true), "all_gather #", where);
     }
   }
 }
@@ -137,15 +130,7 @@ TEST(a_rank_that_is_lost_while_directions_of_muon_are_gathered_fails_its_peers_b
   for (const Fate fate : {Fate::kDies, Fate::kStops}) {
     const std::string where = "of layers.1 (optimizer)";
     const auto errors = lose_rank_1("optimizer", where, fate, "full_shard", /*ahead=*/false, /*muon=*/true);
-    CHECK(errors[1] == "dead");
-    bool named = false;
-    for (const size_t rank : {size_t{0}, size_t{2}}) {
-      CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": all_gather #") == 0);
-      CHECK(errors[rank].find(where) != std::string::npos);
-      named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
-    }
-    CHECK(named);
-    if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
+    check_lost(errors, "all_gather #", where);
   }
 }
 
@@ -154,15 +139,7 @@ TEST(a_rank_that_is_lost_while_directions_of_muon_are_gathered_fails_its_peers_b
 TEST(a_rank_that_is_lost_while_a_gradient_is_on_its_way_fails_its_peers_by_name) {
   for (const Fate fate : {Fate::kDies, Fate::kStops}) {
     const std::string where = "reduce_scatter #";
-    const auto errors = lose_rank_1("backward", where, fate, "shard_grad_op", /*ahead=*/true);
-    CHECK(errors[1] == "dead");
-    bool named = false;
-    for (const size_t rank : {size_t{0}, size_t{2}}) {
-      CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": " + where) == 0);
-      named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
-    }
-    CHECK(named);
-    if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
+    check_lost(lose_rank_1("backward", where, fate, "shard_grad_op", /*ahead=*/true), where, where);
   }
 }
 

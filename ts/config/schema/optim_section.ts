@@ -1,4 +1,4 @@
-// Options of AdamW, below actor and critic; what of them `troupe sft` shares.
+// Options of the optimisers, below actor and critic; what of them `troupe sft` shares.
 import { RUN_LIMITS } from '../../base/limits';
 import { MUON_COEFFICIENTS } from '../../base/muon_coefficients';
 import {
