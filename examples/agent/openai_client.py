@@ -3,7 +3,13 @@ import json
 import re
 import sys
 
-from openai import OpenAI
+try:
+    from openai import OpenAI
+except ImportError as error:
+    sys.exit(
+        f"openai_client.py: expected a Python with the package openai ({error}): install it with "
+        f"`{sys.executable} -m pip install -U openai`"
+    )
 
 MAX_TURNS = 3
 TOOL = {

@@ -31,6 +31,19 @@ test.each([
   expect(stderr).not.toMatch(/^ +at /m);
 });
 
+test('the Python agent, where the package openai is absent, says what to install, without a stack', () => {
+  const program = "import runpy, sys; sys.modules['openai'] = None; runpy.run_path(sys.argv[1])";
+  const { status, stderr } = spawnSync(
+    'python3',
+    ['-c', program, join(ROOT, 'examples/agent/openai_client.py')],
+    { encoding: 'utf8', input: '{"prompt": []}' },
+  );
+  expect(status).toBe(1);
+  expect(stderr).toMatch(
+    /^openai_client\.py: .*openai.*: install it with `\S*python\S* -m pip install -U openai`\n$/,
+  );
+});
+
 describe('the arithmetic example', () => {
   let directory: string;
   beforeEach(() => {
