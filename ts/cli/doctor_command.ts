@@ -1,6 +1,8 @@
 // `troupe doctor`: this machine, and the hosts of a run.
 import type { Argv } from 'yargs';
+import type { ResolvedConfig } from '../config/config';
 import { LAUNCHERS } from '../config/schema/launchers';
+import type { Part } from '../launch/launch';
 import type { DoctorItem } from './doctor';
 import { UsageError } from './report';
 
@@ -22,12 +24,15 @@ const load = () => require('./doctor') as typeof import('./doctor');
 
 type Arguments = Awaited<ReturnType<typeof withDoctor>['argv']> & { config?: string };
 
-/** @throws UsageError for a launcher without a configuration */
+/**
+ * The configuration is read before the machine is looked at, which takes seconds.
+ * @throws UsageError for a launcher without a configuration
+ */
 export function doctorTask(
-  { config, launcher }: Arguments,
+  { config: file, launcher }: Arguments,
   overrides: readonly string[],
 ): () => Promise<number> {
-  if (config === undefined) {
+  if (file === undefined) {
     if (launcher !== undefined)
       throw new UsageError(
         'doctor: --launcher needs the configuration of a run: troupe doctor run.yaml --launcher ssh',
@@ -35,15 +40,17 @@ export function doctorTask(
     return () => load().runDoctor();
   }
   const own = launcher === undefined ? [] : [`trainer.launcher.type=${launcher}`];
-  return async () => load().runDoctor({ further: () => hostItems(config, [...overrides, ...own]) });
+  return async () => {
+    const { loadConfig } = require('../config/config') as typeof import('../config/config');
+    const { partOf } = require('../launch/launch') as typeof import('../launch/launch');
+    const config = loadConfig(file, [...overrides, ...own]);
+    const part = partOf(config);
+    return load().runDoctor({ further: () => hostItems(config, part) });
+  };
 }
 
-async function hostItems(file: string, overrides: readonly string[]): Promise<DoctorItem[]> {
-  const { loadConfig } = require('../config/config') as typeof import('../config/config');
-  const { partOf } = require('../launch/launch') as typeof import('../launch/launch');
+async function hostItems(config: ResolvedConfig, part: Part): Promise<DoctorItem[]> {
   const { examineHosts } = require('../launch/host_doctor') as typeof import('../launch/host_doctor');
-  const config = loadConfig(file, overrides);
-  const part = partOf(config);
   if (part.part !== 'controller') {
     const found = part.part === 'alone' ? 'this machine alone' : 'another process speaks for the run';
     return [{ name: 'hosts', severity: 'info', found, fix: null }];
