@@ -1,5 +1,5 @@
-import { loadConfig } from '../../../ts/config/config';
-import { configError, failure, MINIMAL } from './write_config';
+import { loadConfig, loadSftConfig } from '../../../ts/config/config';
+import { configError, failure, load, MINIMAL, writeConfig } from './write_config';
 
 describe('mistakes', () => {
   it.each([
@@ -97,6 +97,33 @@ describe('mistakes', () => {
     ],
   ])('%s', (override, message) => {
     expect(failure([override]).message).toContain(message);
+  });
+
+  it.each(['..', '../../x', 'a/..', 'a/../../b', '/x', 'a\0b'])(
+    'a name %j is no directory of its own',
+    (name) => {
+      const stays = 'a name that as a path stays in its directory (no / in front, no .. as a part, no NUL)';
+      for (const key of ['project_name', 'experiment_name']) {
+        const message = `trainer.${key}: expected ${stays}, got ${JSON.stringify(name)}`;
+        const file = writeConfig('data: { train_files: a.jsonl }\nmodel: { path: m }\n');
+        const override = `trainer.${key}="${name}"`;
+        expect(failure([override]).message).toBe(message);
+        expect(configError(() => loadSftConfig(file, [override])).message).toBe(message);
+      }
+    },
+  );
+
+  it.each([
+    ['Qwen/Qwen3-8B', 'Qwen/Qwen3-8B'],
+    ['a/b/c', 'a/b/c'],
+    ['./a', 'a'],
+    ['a..b', 'a..b'],
+    ['...', '...'],
+    ['.a', '.a'],
+    ['007', '007'],
+  ])('a name %s makes the directory %s', (name, directory) => {
+    const { trainer } = load([`trainer.project_name=${name}`, `trainer.experiment_name=${name}`]);
+    expect(trainer.default_local_dir).toBe(`checkpoints/${directory}/${directory}`);
   });
 
   it('are all reported at once', () => {

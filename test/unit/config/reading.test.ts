@@ -33,9 +33,12 @@ logging: { wandb: { project: 0x1F } }
 
   it('and must be one', () => {
     expect(failure(['trainer.project_name=true']).message).toMatch(
-      /project_name: expected a string, got true/,
+      /project_name: expected a name .*, got true/,
     );
-    expect(failure(['trainer.project_name=']).message).toMatch(/project_name: expected a string, got ""/);
+    expect(failure(['trainer.project_name=']).message).toMatch(/project_name: expected a name .*, got ""/);
+    expect(failure(['logging.wandb.entity=true']).message).toMatch(
+      /entity: expected a string, or null, got true/,
+    );
   });
 });
 

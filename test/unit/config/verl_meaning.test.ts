@@ -24,6 +24,12 @@ describe('what the source leaves to verl', () => {
     expect(leafPaths(config)).not.toContain('trainer.default_local_dir');
   });
 
+  it.each(['project_name', 'experiment_name'])('of a %s that is refused no directory is made', (name) => {
+    const { config, notMapped } = ppo(`trainer.${name}=../../x`);
+    expect(why(notMapped, `trainer.${name}`)).toMatch(/^expected a name .*, got "\.\.\/\.\.\/x"$/);
+    expect(leafPaths(config)).not.toContain('trainer.default_local_dir');
+  });
+
   it('of a critic is written where there is one', () => {
     const small = 'actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_epochs=2';
     const written = ({ config }: VerlImport): string[] =>

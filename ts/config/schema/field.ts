@@ -264,6 +264,14 @@ export const name: ValueType<string> = {
   schema: z.union([z.string().min(1), z.number().transform(String)]),
 };
 
+/** A name of which paths are made, below a directory that they must not lead out of. */
+export const pathName: ValueType<string> = {
+  name: 'a name that as a path stays in its directory (no / in front, no .. as a part, no NUL)',
+  schema: name.schema.refine(
+    (text) => !text.startsWith('/') && !text.includes('\0') && !text.split('/').includes('..'),
+  ),
+};
+
 export function choice<const T extends string>(...values: T[]): ValueType<T> {
   return { name: `one of ${values.join(', ')}`, schema: z.enum(values) as unknown as z.ZodType<T> };
 }

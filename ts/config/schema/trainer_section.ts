@@ -11,8 +11,8 @@ import {
   ignored,
   int,
   moved,
-  name,
   orNull,
+  pathName,
   str,
   strings,
 } from './field';
@@ -28,8 +28,8 @@ export const trainerSection = {
     null,
     'Ends the run earlier or later than total_epochs.',
   ),
-  project_name: field(name, 'troupe', 'For loggers and the default directory.'),
-  experiment_name: field(name, 'run', 'For loggers and the default directory.'),
+  project_name: field(pathName, 'troupe', 'For loggers, and for directories, where a/b is b within a.'),
+  experiment_name: field(pathName, 'run', 'For loggers, and for directories, where a/b is b within a.'),
   logger: field(
     strings,
     ['console'] as readonly string[],

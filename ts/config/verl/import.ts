@@ -124,8 +124,9 @@ class Import {
     this.section(this.schema, tree, '', '');
     for (const key of removed) this.note('withoutEffect', key, 'is taken away (~): the default holds');
     const unread = new Set(this.source.unread.map(({ key }) => key));
-    // Also what follows from a name that could not be read.
-    if (unread.has('trainer.experiment_name')) unread.add('trainer.default_local_dir');
+    // Also what follows from a name that could not be read, or is refused.
+    if (this.result.notMapped.some(({ key }) => /^trainer\.(project|experiment)_name$/.test(key)))
+      unread.add('trainer.default_local_dir');
     const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
     const refused = (key: string, value: unknown, expected: string): void =>
       this.refusedDefault(key, value, `expected ${expected}`);
