@@ -16,7 +16,9 @@ function call(engine: string, method: string, args: unknown[]): WorkRequest {
 test('calls reach the engine of that name', async () => {
   const host = await hostWithActor();
   await host.serve(call('actor', 'getTensor', ['param', 'hello']));
-  expect(await host.serve(call('actor', 'parameters', []))).toEqual([{ name: 'hello', shape: [], matrix: false }]);
+  expect(await host.serve(call('actor', 'parameters', []))).toEqual([
+    { name: 'hello', shape: [], matrix: false },
+  ]);
 });
 
 test('an unknown engine is an error that lists the known ones', async () => {
