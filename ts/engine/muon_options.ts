@@ -1,5 +1,10 @@
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
-import { MUON_COEFFICIENTS, type MuonCoefficients, wrongIterations } from '../base/muon_coefficients';
+import {
+  MUON_COEFFICIENTS,
+  MUON_SCALES,
+  type MuonCoefficients,
+  wrongIterations,
+} from '../base/optimiser_names';
 import type { NativeMuonOptions } from '../native/bridge';
 
 /**
@@ -22,8 +27,6 @@ export interface MuonOptions {
   /** Of its products. */
   dtype?: 'float32' | 'bfloat16'; // bfloat16
 }
-
-const SCALES = ['spectral', 'unit_rms_norm', 'shape_scaling'] as const;
 
 /** null: AdamW of everything. */
 export function resolveMuon(
@@ -59,7 +62,7 @@ export function resolveMuon(
   return {
     momentum,
     nesterov: flagOption(at, 'nesterov', muon.nesterov, false),
-    scaleMode: choiceOption(at, 'scaleMode', muon.scaleMode, SCALES, 'spectral'),
+    scaleMode: choiceOption(at, 'scaleMode', muon.scaleMode, MUON_SCALES, 'spectral'),
     extraScaleFactor: numberOption(at, 'extraScaleFactor', muon.extraScaleFactor, 1, { above: 0 }),
     coefficientType,
     numNsSteps,

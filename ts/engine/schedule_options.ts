@@ -1,5 +1,6 @@
 import { badOption, choiceOption, countOption, flagOption, numberOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
+import { SCHEDULES, WSD_DECAYS } from '../base/optimiser_names';
 import { show } from '../base/text';
 import type { NativeSchedule } from '../native/bridge';
 
@@ -25,8 +26,6 @@ export interface ScheduleOptions {
   zeroIndexedStep?: boolean;
 }
 
-export const SCHEDULES = ['constant', 'cosine', 'linear', 'inverse_square_root', 'WSD'] as const;
-export const WSD_DECAYS = ['linear', 'cosine', 'exponential', 'minus_sqrt'] as const;
 export const SCHEDULE_KEYS: readonly (keyof ScheduleOptions)[] = [
   'schedule',
   'warmupSteps',

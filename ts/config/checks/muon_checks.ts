@@ -1,4 +1,4 @@
-import { wrongIterations } from '../../base/muon_coefficients';
+import { wrongIterations } from '../../base/optimiser_names';
 import { ConfigError } from '../../errors';
 import type { ConfigNote } from '../reading/resolve';
 import { optimizer } from '../schema/optim_section';

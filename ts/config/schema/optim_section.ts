@@ -1,6 +1,6 @@
 // Options of the optimisers, below actor and critic; what of them `troupe sft` shares.
 import { RUN_LIMITS } from '../../base/limits';
-import { MUON_COEFFICIENTS } from '../../base/muon_coefficients';
+import { MUON_COEFFICIENTS, MUON_SCALES } from '../../base/optimiser_names';
 import {
   above,
   betas,
@@ -43,7 +43,7 @@ export const optimizer = {
   muon_nesterov: field(bool, false, 'The direction is that of the next momentum.'),
   muon_split_qkv: fixed([true], 'q, k and v are orthogonalised each by itself, and so are gate and up'),
   muon_scale_mode: field(
-    choice('spectral', 'unit_rms_norm', 'shape_scaling'),
+    choice(...MUON_SCALES),
     'spectral',
     'Size of a step of a matrix [out, in]: sqrt(max(out, in)), sqrt(out / in), sqrt(max(1, out / in)).',
   ),
@@ -72,7 +72,7 @@ export const optimizer = {
 export const overrideOptimizer = (offload: string): Fixed => ({
   ...fixed(
     [{}],
-    `AdamW is the optimiser: give its options beside this section, and ${offload} for moments on the host`,
+    `the optimisers are our own: give their options beside this section, and ${offload} for moments on the host`,
   ),
   only: UNCHANGED,
 });

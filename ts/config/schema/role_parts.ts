@@ -119,7 +119,7 @@ export const sharding = {
     false,
     'Weights (of what is trained the masters, too) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
   ),
-  optimizer_offload: field(bool, false, 'The same for both moments of AdamW.'),
+  optimizer_offload: field(bool, false, 'The same for moments: both of AdamW, momentum of Muon.'),
   grad_offload: field(bool, false, 'The same for the gradients that the optimiser takes.'),
   offload_policy: field(
     bool,

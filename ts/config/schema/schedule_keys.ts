@@ -1,15 +1,14 @@
 // Keys of the learning-rate schedule, which every `optim` section has: verl's of FSDP and of Megatron.
 import { z } from 'zod';
 import { RUN_LIMITS } from '../../base/limits';
+import { SCHEDULES, WSD_DECAYS } from '../../base/optimiser_names';
 import { bool, choice, count, field, int, moved, num, orNull, type ValueType } from './field';
 
-const TYPES = ['constant', 'cosine', 'linear', 'inverse_square_root', 'WSD'] as const;
-
 /** Megatron-LM spells one of them with hyphens, verl's configuration with underscores. */
-const scheduleType: ValueType<(typeof TYPES)[number]> = {
-  name: `one of ${TYPES.join(', ')}`,
+const scheduleType: ValueType<(typeof SCHEDULES)[number]> = {
+  name: `one of ${SCHEDULES.join(', ')}`,
   schema: z
-    .enum([...TYPES, 'inverse-square-root'])
+    .enum([...SCHEDULES, 'inverse-square-root'])
     .transform((value) => (value === 'inverse-square-root' ? 'inverse_square_root' : value)),
 };
 
@@ -58,11 +57,7 @@ export const scheduleKeys = (type: 'constant' | 'cosine', warmup: number) => ({
     null,
     'Last steps of the schedule WSD, in which the learning rate falls; needed by it.',
   ),
-  lr_wsd_decay_style: field(
-    choice('linear', 'cosine', 'exponential', 'minus_sqrt'),
-    'exponential',
-    'How the learning rate falls there.',
-  ),
+  lr_wsd_decay_style: field(choice(...WSD_DECAYS), 'exponential', 'How the learning rate falls there.'),
   warmup_style: moved('lr_scheduler_type'),
   lr_decay_style: moved('lr_scheduler_type'),
   lr_decay_steps: moved('total_training_steps'),

@@ -1,3 +1,10 @@
+// What the configuration and the options of scripts may name, by verl's and Megatron's names.
+
+export const SCHEDULES = ['constant', 'cosine', 'linear', 'inverse_square_root', 'WSD'] as const;
+export const WSD_DECAYS = ['linear', 'cosine', 'exponential', 'minus_sqrt'] as const;
+/** Of a step of Muon, by the shape of a matrix. */
+export const MUON_SCALES = ['spectral', 'unit_rms_norm', 'shape_scaling'] as const;
+
 /** Polynomials of Muon's Newton-Schulz iteration (native/optim/muon.h), under the names of Megatron's emerging_optimizers. */
 export const MUON_COEFFICIENTS = ['simple', 'quintic', 'polar_express', 'cans', 'aol', 'deepseekv4'] as const;
 export type MuonCoefficients = (typeof MUON_COEFFICIENTS)[number];
