@@ -6,6 +6,13 @@ import { z } from 'zod';
 import { calculator } from './calculator.mjs';
 
 const { OPENAI_BASE_URL: baseURL, OPENAI_API_KEY: apiKey } = process.env;
+if (!baseURL || !apiKey) {
+  console.error(
+    'ai_sdk.mjs: expected OPENAI_BASE_URL and OPENAI_API_KEY in the environment, as a run gives them to the command in ' +
+      'rollout.agent.command: try it with `troupe agent try`, or set both to a server of your own',
+  );
+  process.exit(1);
+}
 const { text } = await generateText({
   model: createOpenAICompatible({ name: 'policy', baseURL, apiKey })('policy'),
   messages: JSON.parse(readFileSync(0, 'utf8')).prompt,

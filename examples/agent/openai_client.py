@@ -1,7 +1,14 @@
 """The agent of this example with the package openai: rollout.agent.command: [python3, examples/agent/openai_client.py]"""
 import json
+import os
 import re
 import sys
+
+if not os.environ.get("OPENAI_API_KEY") or not os.environ.get("OPENAI_BASE_URL"):
+    sys.exit(
+        "openai_client.py: expected OPENAI_BASE_URL and OPENAI_API_KEY in the environment, as a run gives them to the command in "
+        "rollout.agent.command: try it with `troupe agent try`, or set both to a server of your own"
+    )
 
 try:
     from openai import OpenAI

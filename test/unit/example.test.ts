@@ -36,13 +36,34 @@ test('the Python agent, where the package openai is absent, says what to install
   const { status, stderr } = spawnSync(
     'python3',
     ['-c', program, join(ROOT, 'examples/agent/openai_client.py')],
-    { encoding: 'utf8', input: '{"prompt": []}' },
+    {
+      encoding: 'utf8',
+      input: '{"prompt": []}',
+      env: { ...process.env, OPENAI_BASE_URL: 'http://localhost:1', OPENAI_API_KEY: 'x' },
+    },
   );
   expect(status).toBe(1);
   expect(stderr).toMatch(
     /^openai_client\.py: .*openai.*: install it with `\S*python\S* -m pip install -U openai`\n$/,
   );
 });
+
+test.each([
+  ['python3', 'openai_client.py'],
+  [process.execPath, 'ai_sdk.mjs'],
+])(
+  'the agent of another client, without a server to ask, says so without a stack: %s %s',
+  (program, name) => {
+    const { OPENAI_BASE_URL: _, OPENAI_API_KEY: __, ...env } = process.env;
+    const { status, stderr } = spawnSync(program, [join(ROOT, 'examples/agent', name)], {
+      encoding: 'utf8',
+      input: '{"prompt": []}',
+      env,
+    });
+    expect(status).toBe(1);
+    expect(stderr).toMatch(new RegExp(`^${name}: expected OPENAI_BASE_URL and OPENAI_API_KEY .*\n$`));
+  },
+);
 
 describe('the arithmetic example', () => {
   let directory: string;

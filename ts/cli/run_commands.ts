@@ -1,4 +1,5 @@
 import { dirname, relative, resolve } from 'node:path';
+import { printable } from '../base/printable';
 import {
   batchArithmetic,
   configNotes,
@@ -20,8 +21,9 @@ import { Trainer } from '../trainer/trainer';
 import { onInterrupt, stopping } from './interrupt';
 import { exitCodeOf } from './report';
 
+/** Names of files and experiments may hold anything. */
 const say = (line: string): void => {
-  process.stdout.write(`${line}\n`);
+  process.stdout.write(`${printable(line, { max: Number.POSITIVE_INFINITY, lines: true })}\n`);
 };
 
 /** `troupe train`. Returns the exit code. */

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs';
+import { printable } from '../base/printable';
 import { show } from '../base/text';
 import { reportAll } from '../config/checks/collect';
 import { missingFeatures } from '../config/checks/missing';
@@ -94,7 +95,7 @@ export async function validationReport(file: string, overrides: readonly string[
   const absentFiles = [...(await checkDataRows(config)), ...modules];
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
-    `# ${file} is a valid configuration of troupe ${program}`,
+    `# ${printable(file, { max: 4096 })} is a valid configuration of troupe ${program}`,
     ...section('batch sizes', batchArithmetic(config)),
     ...section('given in the file', fileKeys(source, overrides)),
     ...section('overridden on the command line', overridden(source, overrides, shown)),
@@ -141,7 +142,7 @@ function wrapped(names: readonly string[]): string[] {
 
 function section(title: string, lines: readonly string[]): string[] {
   if (lines.length === 0) return [];
-  // A line of an override may hold a line break: it must not leave the comment.
-  const text = lines.map((line) => `#   ${line.replaceAll('\n', '\\n')}`);
+  // An override may hold a line break: it must not leave the comment.
+  const text = lines.map((line) => `#   ${printable(line, { max: 4096 })}`);
   return ['#', `# ${title}:`, ...text];
 }

@@ -68,6 +68,14 @@ test('a run that ends by itself: 0, and no signal handler stays', async () => {
   expect(process.listenerCount('SIGINT')).toBe(before);
 });
 
+test('control characters in the name of a directory do not reach the terminal', async () => {
+  const trainer = fakeTrainer(() => ({ ...RESULT, finalModel: '/runs/\u001b[2J' }));
+  const code = run(trainer, 'auto');
+  trainer.finish();
+  expect(await code).toBe(0);
+  expect(written).toEqual(['done: 3 steps, model in /runs/\\x1b[2J']);
+});
+
 test.each(['SIGINT', 'SIGTERM'] as const)('%s: asks the trainer to stop, says so, 130', async (name) => {
   const trainer = fakeTrainer((stopReason) => ({
     ...RESULT,

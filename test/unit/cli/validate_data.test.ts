@@ -41,6 +41,12 @@ test('files that are not there are told, each once', async () => {
   );
 });
 
+test('what a name holds of control characters stays within its comment, and is escaped', async () => {
+  const text = await check(TRAIN, 'data.train_files=["far/a\nb\u001b[2J.parquet"]', `data.val_files=${good}`);
+  expect(text).toContain('no such files:\n#   far/a\\nb\\x1b[2J.parquet\n');
+  expect(text).not.toContain('\u001b');
+});
+
 test('modules and files of tools that are not there are told, too', async () => {
   const text = await check(
     TRAIN,

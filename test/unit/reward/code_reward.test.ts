@@ -1,5 +1,5 @@
-import { exactJson, parseExactJson } from '../../../ts/base/exact_json';
 import { codeReward } from '../../../ts/reward/code/code_reward';
+import { parsePythonJson, pythonJson } from '../../../ts/reward/code/python_json';
 import { extractCode } from '../../../ts/reward/code/python_program';
 import type { CodeRunner } from '../../../ts/reward/code/runner';
 import { parseTests, sameOutput, sameValue } from '../../../ts/reward/code/tests';
@@ -98,11 +98,12 @@ test('integers beyond 2^53 stay exact', () => {
   const truth =
     '{"fn_name": "f", "inputs": ["1000000000000000003\\n[-9007199254740993, 1.5, \\"9007199254740993\\"]", [12345678901234567890]], "outputs": ["9007199254740993", 2e16]}';
   const { cases } = parseTests(truth);
-  expect(cases.map(({ input }) => exactJson(input))).toEqual([
+  expect(cases.map(({ input }) => pythonJson(input))).toEqual([
     '[1000000000000000003,[-9007199254740993,1.5,"9007199254740993"]]',
     '[12345678901234567890]',
   ]);
-  const returns = (stdout: string, i: number): boolean => sameValue(parseExactJson(stdout), cases[i]?.output);
+  const returns = (stdout: string, i: number): boolean =>
+    sameValue(parsePythonJson(stdout), cases[i]?.output);
   expect(returns('9007199254740993', 0)).toBe(true);
   expect(returns('9007199254740992', 0)).toBe(false);
   expect(returns('9007199254740993.0', 0)).toBe(false);
@@ -110,18 +111,39 @@ test('integers beyond 2^53 stay exact', () => {
   expect(returns('20000000000000001', 1)).toBe(false);
   for (const text of [
     '"',
-    '"\\"'.repeat(4e6),
-    '1'.repeat(4e6),
+    '"\\"'.repeat(1e6),
+    '1'.repeat(1e6),
     '[',
-    `${'1'.repeat(16)}"${'\\"'.repeat(4e6)}`,
+    `${'1'.repeat(16)}"${'\\"'.repeat(1e6)}`,
     `[${'1'.repeat(16)}, "${'x'.repeat(3e7)}"]`,
+    `NaN"${'\\"'.repeat(1e6)}`,
+    `NaN"${'\\'.repeat(1e6)}`,
+    'NaN'.repeat(1e6),
+    `["${'\\\\"'.repeat(1e6)}", 12345678901234567890, NaN]`,
   ]) {
     try {
-      parseExactJson(text);
+      parsePythonJson(text);
     } catch (error) {
       expect(error).toBeInstanceOf(SyntaxError);
     }
   }
+});
+
+test('NaN and the infinities are what Python writes and reads', () => {
+  const truth =
+    '{"fn_name": "f", "inputs": [[[Infinity, -Infinity, 12345678901234567890]], ["NaN, \\"Infinity"]], "outputs": [{"-Infinity": -Infinity}, NaN]}';
+  const { cases } = parseTests(truth);
+  expect(cases[0]?.input).toEqual([[Infinity, -Infinity, 12345678901234567890n]]);
+  expect(pythonJson(cases[0]?.input)).toBe('[[Infinity,-Infinity,12345678901234567890]]');
+  expect(pythonJson(cases[1]?.input)).toBe('["NaN, \\"Infinity"]');
+  const returns = (stdout: string, i: number): boolean =>
+    sameValue(parsePythonJson(stdout), cases[i]?.output);
+  expect(returns('{"-Infinity": -Infinity}', 0)).toBe(true);
+  expect(returns('{"-Infinity": Infinity}', 0)).toBe(false);
+  expect(returns('{"-Infinity": null}', 0)).toBe(false);
+  // As in Python, where it equals nothing.
+  expect(returns('NaN', 1)).toBe(false);
+  expect(() => parsePythonJson('-NaN')).toThrow(SyntaxError);
 });
 
 test.each([

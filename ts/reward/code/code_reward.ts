@@ -1,8 +1,8 @@
 import { badOption, checkOptionNames, flagOption } from '../../base/check_options';
-import { exactJson, parseExactJson } from '../../base/exact_json';
 import { show } from '../../base/text';
 import { boundsItself } from '../contract/bounded';
 import type { RewardFunction, RewardOutcome, RewardSample } from '../contract/types';
+import { parsePythonJson, pythonJson } from './python_json';
 import { callOf, extractCode, programOf } from './python_program';
 import type { CodeRunner, RunResult, RunStatus } from './runner';
 import { type CodeCase, type CodeTests, parseTests, sameOutput, sameValue } from './tests';
@@ -61,7 +61,7 @@ async function score(
   let passed = 0;
   let verdict: Verdict = 'accepted';
   for (const test of cases) {
-    const stdin = tests.fnName === null ? (test.input as string) : exactJson(test.input);
+    const stdin = tests.fnName === null ? (test.input as string) : pythonJson(test.input);
     const result = judge(tests, test, await sandbox.run({ code: program(test), stdin }));
     if (result === 'accepted') passed++;
     else if (verdict === 'accepted') verdict = result;
@@ -75,9 +75,9 @@ function judge({ fnName }: CodeTests, { output }: CodeCase, { status, stdout }: 
   if (output === undefined) return 'accepted';
   if (fnName === null) return sameOutput(stdout, output as string) ? 'accepted' : 'wrong_answer';
   try {
-    return sameValue(parseExactJson(stdout), output) ? 'accepted' : 'wrong_answer';
+    return sameValue(parsePythonJson(stdout), output) ? 'accepted' : 'wrong_answer';
   } catch {
-    // NaN and Infinity, which Python writes and JSON does not have.
+    // Not JSON: the program wrote something besides.
     return 'wrong_answer';
   }
 }

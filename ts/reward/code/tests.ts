@@ -1,6 +1,6 @@
-import { parseExactJson } from '../../base/exact_json';
 import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
+import { parsePythonJson } from './python_json';
 
 /** Tests of one problem. */
 export interface CodeTests {
@@ -40,7 +40,7 @@ function callArguments(input: unknown): unknown {
 
 function json(source: string, what: string): unknown {
   try {
-    return parseExactJson(source);
+    return parsePythonJson(source);
   } catch {
     throw invalid(`${what} ${show(source)} is not JSON`);
   }
