@@ -6,7 +6,7 @@ import { floats, integers, readSafetensors } from '../helpers/safetensors';
 
 // Gradients of the policy loss through latent attention, through sinks, biases and the clamped SwiGLU of
 // gpt-oss, through the gated delta rule and gates of attention, through OLMo's norms over all heads, through Granite's
-// factors and GLM-4's pairs of numbers that turn, against transformers and autograd in float64: of -sum(A log p) / tokens, which is the loss where the policy is the one that has sampled.
+// factors and GLM-4's pairs of numbers that turn, through routers with corrections, against transformers and autograd in float64: of -sum(A log p) / tokens, which is the loss where the policy is the one that has sampled.
 const groups = new TestGroups();
 afterAll(() => groups.close());
 
@@ -23,6 +23,7 @@ describe.each(
       'ministral3',
       'ernie4_5',
     ],
+    ...['glm', 'exaone4', 'cwm', 'olmoe', 'ernie4_5_moe', 'minimax_m2', 'hy_v3', 'exaone_moe'],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
   ),

@@ -57,7 +57,8 @@ export class RandomModel {
   /** How far the gradients that the engine `name` has kept are from those of transformers, relative to their norm. */
   async gradientError(group: WorkerGroup, name: string, reading: ModelReading = {}): Promise<number> {
     const all = readSafetensors(path.join(this.directory, 'gradients', 'model.safetensors'));
-    const trained = ([key]: [string, unknown]): boolean => !key.endsWith('e_score_correction_bias');
+    const trained = ([key]: [string, unknown]): boolean =>
+      !/\.(e_score_correction_bias|expert_bias)$/.test(key);
     const theirs = Object.fromEntries(Object.entries(all).filter(trained));
     let [error, norm] = [0, 0];
     for await (const [key, ours] of gradientsOf(group, name, this.directory, 'lm', theirs, reading)) {

@@ -14,6 +14,10 @@ export type ExpertFiles = 'apart' | 'in_one' | 'in_one_transposed';
 interface ExpertNames {
   block: string;
   router: string;
+  /** Of the scores, for the choice alone. */
+  correction: string;
+  /** That all tokens go to; null: shared_expert with a gate, shared_experts without. */
+  shared: string | null;
   /** Of an expert with tensors of its own: gate, up, down. */
   apart: readonly [gate: string, up: string, down: string];
   /** Of what all experts have in one: gate and up, down. */
@@ -23,13 +27,21 @@ interface ExpertNames {
 const NAMES: ExpertNames = {
   block: 'mlp',
   router: 'gate',
+  correction: 'gate.e_score_correction_bias',
+  shared: null,
   apart: ['gate_proj', 'up_proj', 'down_proj'],
   inOne: ['experts.gate_up_proj', 'experts.down_proj'],
 };
 
+const MIXTRAL = { block: 'block_sparse_moe', apart: ['w1', 'w3', 'w2'] } as const;
+
 /** What families call otherwise. */
 const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
-  mixtral: { block: 'block_sparse_moe', apart: ['w1', 'w3', 'w2'] },
+  mixtral: MIXTRAL,
+  minimax_m2: { ...MIXTRAL, correction: 'e_score_correction_bias' },
+  ernie4_5_moe: { correction: 'moe_statics.e_score_correction_bias' },
+  hy_v3: { router: 'router.gate', correction: 'expert_bias', shared: 'shared_mlp' },
+  exaone_moe: { correction: 'e_score_correction_bias' },
   granitemoe: {
     block: 'block_sparse_moe',
     router: 'router.layer',
@@ -82,12 +94,13 @@ export function moeMapping(
   const [gate, up, down] = names.apart;
   map.tensor(`${block}.${names.router}.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
   if (moe.correctionBias) {
-    const bias = `${block}.gate.e_score_correction_bias`;
-    map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
+    // ERNIE has one of a single group.
+    const shape = c.family === 'ernie4_5_moe' ? [1, moe.numExperts] : [moe.numExperts];
+    map.buffer(`${block}.${names.correction}`, `${own}.moe.router.correction_bias`, shape);
   }
   const shared = moe.sharedIntermediateSize;
   if (shared > 0) {
-    const expert = `${block}.shared_expert${moe.sharedGate ? '' : 's'}`;
+    const expert = `${block}.${names.shared ?? (moe.sharedGate ? 'shared_expert' : 'shared_experts')}`;
     if (moe.sharedGate)
       map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
     const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));

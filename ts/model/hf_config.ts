@@ -2,25 +2,22 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { checkAliases, withoutAliases } from './hf_aliases';
-import {
-  activation,
-  everyLayer,
-  invalid,
-  ONE_ROPE,
-  qwenWindows,
-  type Raw,
-  rmsDecoder,
-  typedWindows,
-} from './hf_decoder';
+import { cwm } from './hf_cwm';
+import { everyLayer, invalid, qwenWindows, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
+import { ernie, ernieMoe } from './hf_ernie';
+import { exaone4, exaoneMoe } from './hf_exaone';
 import { behindDense, deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
-import { glm4 } from './hf_glm4';
+import { glm, glm4 } from './hf_glm4';
 import { gptOss } from './hf_gpt_oss';
+import { gpt2 } from './hf_gpt2';
 import { granite, graniteMoe } from './hf_granite';
+import { hyV3 } from './hf_hy_v3';
 import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
+import { minimaxM2 } from './hf_minimax';
 import { ministral3, mistral } from './hf_mistral';
-import { olmo2, olmo3 } from './hf_olmo';
+import { olmo2, olmo3, olmoe } from './hf_olmo';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
@@ -142,14 +139,26 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return granite(parsed as FamilyConfig<'granite'>, raw, where);
     case 'granitemoe':
       return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
+    case 'glm':
+      return glm(family, parsed as FamilyConfig<'glm'>, raw, where);
     case 'glm4':
       return glm4(parsed as FamilyConfig<'glm4'>, raw, where);
+    case 'exaone4':
+      return exaone4(family, parsed as FamilyConfig<'exaone4'>, raw, where);
+    case 'exaone_moe':
+      return exaoneMoe(parsed as FamilyConfig<'exaone_moe'>, raw, where);
+    case 'cwm':
+      return cwm(parsed as FamilyConfig<'cwm'>, raw, where);
+    case 'ernie4_5_moe':
+      return ernieMoe(parsed as FamilyConfig<'ernie4_5_moe'>, raw, where);
     case 'ernie4_5':
       return ernie(parsed as FamilyConfig<'ernie4_5'>, raw, where);
     case 'olmo2':
       return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
     case 'olmo3':
       return olmo3(parsed as FamilyConfig<'olmo3'>, raw, where);
+    case 'olmoe':
+      return olmoe(parsed as FamilyConfig<'olmoe'>, raw, where);
     case 'smollm3':
       return smollm3(parsed as FamilyConfig<'smollm3'>, raw, where);
     case 'mixtral': {
@@ -174,6 +183,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
     case 'dots1':
       return dots1(parsed as FamilyConfig<'dots1'>, raw, where);
+    case 'minimax_m2':
+      return minimaxM2(parsed as FamilyConfig<'minimax_m2'>, raw, where);
+    case 'hy_v3':
+      return hyV3(parsed as FamilyConfig<'hy_v3'>, raw, where);
     case 'deepseek_v3':
     case 'kimi_k2':
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
@@ -237,17 +250,6 @@ function smollm3(c: FamilyConfig<'smollm3'>, raw: Raw, where: string): NativeMod
   };
 }
 
-/** ERNIE 4.5, dense: all of a head turns, in pairs side by side. */
-function ernie(c: FamilyConfig<'ernie4_5'>, raw: Raw, where: string): NativeModelConfig {
-  return {
-    ...rmsDecoder('ernie4_5', c, raw, where, { defaultTheta: 5e5 }),
-    ropePairs: true,
-    qkvBias: c.use_bias,
-    outputBias: c.use_bias,
-    mlpBias: c.use_bias,
-  };
-}
-
 function qwen2Moe(c: FamilyConfig<'qwen2_moe'>, raw: Raw, where: string): NativeModelConfig {
   const window = c.use_sliding_window ? c.sliding_window : null;
   const windows =
@@ -301,64 +303,6 @@ function dots1(c: FamilyConfig<'dots1'>, raw: Raw, where: string): NativeModelCo
   };
 }
 
-function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
-  if (c.scale_attn_by_inverse_layer_idx)
-    throw invalid(where, 'scale_attn_by_inverse_layer_idx: true is not supported; supported: false');
-  if (c.add_cross_attention)
-    throw invalid(where, 'add_cross_attention: true is not supported; supported: false');
-  const headDim = Math.floor(c.n_embd / c.n_head);
-  if (headDim * c.n_head !== c.n_embd)
-    throw invalid(where, `n_embd ${c.n_embd} does not divide by n_head ${c.n_head}`);
-  return {
-    family: 'gpt2',
-    head: 'lm',
-    vocabSize: c.vocab_size,
-    hiddenSize: c.n_embd,
-    numLayers: c.n_layer,
-    numHeads: c.n_head,
-    numKvHeads: c.n_head,
-    headDim,
-    intermediateSize: c.n_inner ?? 4 * c.n_embd,
-    maxPositions: c.n_positions,
-    norm: 'layer',
-    normEps: c.layer_norm_epsilon,
-    normUnitOffset: false,
-    inputNorms: true,
-    postNorms: false,
-    qkNorm: false,
-    wholeQkNorm: false,
-    attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
-    attentionSoftcap: 0,
-    finalSoftcap: 0,
-    logitsScaling: 1,
-    residualScale: 1,
-    attentionGate: false,
-    attentionSinks: false,
-    slidingWindows: new Array(c.n_layer).fill(0),
-    qkvBias: true,
-    outputBias: true,
-    mlpBias: true,
-    gatedMlp: false,
-    activation: activation(c.activation_function, 'activation_function', where),
-    positions: 'learned',
-    ropeInvFreq: new Float64Array(0),
-    ropeAttentionFactor: 1,
-    ropePairs: false,
-    ...ONE_ROPE,
-    embeddingScale: 1,
-    tiedEmbeddings: c.tie_word_embeddings,
-    valueBias: false,
-    latent: null,
-    moe: null,
-    moeLayers: [],
-    delta: null,
-    deltaLayers: [],
-    vision: null,
-    prediction: null,
-  };
-}
-
-/** Qwen: a window only with use_sliding_window, then on the layers from max_window_layers on unless layer_types says which. */
 function checkSizes(c: NativeModelConfig, where: string): void {
   const blocks = c.numLayers * (c.moe?.numExperts ?? 1);
   if (blocks > MODEL_LIMITS.expertBlocks) {

@@ -1,3 +1,4 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import type { FamilyConfig } from './hf_schema';
@@ -124,6 +125,42 @@ export function deepseekExperts(
     },
     moeLayers,
   };
+}
+
+type Corrected = Pick<
+  NativeMoeConfig,
+  'score' | 'numExperts' | 'topK' | 'intermediateSize' | 'sharedIntermediateSize' | 'wideLogits'
+> &
+  Partial<Pick<NativeMoeConfig, 'routedScale'>>;
+
+/** Chosen by their scores with a correction, and weighted by them without, divided by the sum of the chosen ones; the shared one has no gate. */
+export function correctedExperts(moeLayers: boolean[], router: Corrected): Experts {
+  if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
+  const moe = {
+    ...SOFTMAX_EXPERTS,
+    sharedGate: false,
+    correctionBias: true,
+    normalizeTopK: true,
+    ...router,
+  };
+  return { moe, moeLayers };
+}
+
+/** Layers that mlp_layer_types says, or all but the first ones. @throws TroupeError INVALID_MODEL naming the key */
+export function typedExperts(
+  c: { num_hidden_layers: number; mlp_layer_types: string[] | null },
+  dense: number,
+  where: string,
+): boolean[] {
+  const { num_hidden_layers: layers, mlp_layer_types: types } = c;
+  if (types === null) return Array.from({ length: layers }, (_, i) => i >= dense);
+  if (types.length !== layers)
+    throw invalid(where, `mlp_layer_types has ${types.length} entries but the model has ${layers} layers`);
+  return types.map((type, i) => {
+    if (type !== 'sparse' && type !== 'dense')
+      throw invalid(where, `mlp_layer_types[${i}] ${show(type)} is not supported; supported: dense, sparse`);
+    return type === 'sparse';
+  });
 }
 
 /** All layers but the first ones. */

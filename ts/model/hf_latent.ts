@@ -2,7 +2,7 @@
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, type Raw, rmsDecoder } from './hf_decoder';
-import { behindDense, deepseekExperts, GREEDY_ROUTER } from './hf_experts';
+import { behindDense, deepseekExperts, GREEDY_ROUTER, typedExperts } from './hf_experts';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { resolveRope } from './rope';
 
@@ -89,21 +89,8 @@ export function glm4MoeLite(c: FamilyConfig<'glm4_moe_lite'>, raw: Raw, where: s
 }
 
 function sparseLayers(c: FamilyConfig<'glm4_moe_lite'>, where: string): boolean[] {
-  const { num_hidden_layers, mlp_layer_types: types, first_k_dense_replace: dense } = c;
-  const layers = behindDense({ num_hidden_layers, first_k_dense_replace: 1 });
-  if (types !== null) {
-    if (types.length !== num_hidden_layers)
-      throw invalid(
-        where,
-        `mlp_layer_types has ${types.length} entries but the model has ${num_hidden_layers} layers`,
-      );
-    const other = types.find((type) => type !== 'sparse' && type !== 'dense');
-    if (other !== undefined)
-      throw invalid(where, `mlp_layer_types: ${show(other)} is not supported; supported: dense, sparse`);
-    types.forEach((type, layer) => {
-      layers[layer] = type === 'sparse';
-    });
-  }
+  const { mlp_layer_types: types, first_k_dense_replace: dense } = c;
+  const layers = typedExperts(c, 1, where);
   // transformers looks at the types alone, and others at the number alone.
   if (dense !== null && layers.some((sparse, layer) => sparse !== layer >= dense))
     throw invalid(

@@ -1,7 +1,8 @@
-// What config.json says of OLMo 2 and OLMo 3: norms behind attention and MLP alone, and over all heads of q and of k.
+// What config.json says of OLMo 2 and OLMo 3: norms behind attention and MLP alone, and over all heads of q and of k, as OLMoE has them, too.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { invalid, isObject, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
+import { SOFTMAX_EXPERTS } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 import { type RopeInput, resolveRope } from './rope';
 
@@ -46,6 +47,24 @@ export function olmo3(c: FamilyConfig<'olmo3'>, raw: Raw, where: string): Native
     secondRopeLayers: types.map((type) => type === 'sliding_attention'),
     secondRopeInvFreq: local.invFreq,
     secondRopeAttentionFactor: local.attentionFactor,
+  };
+}
+
+/** Norms before attention and MLP; a softmax over all experts, of which the chosen ones are the weights. */
+export function olmoe(c: FamilyConfig<'olmoe'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...rmsDecoder('olmoe', c, raw, where),
+    wholeQkNorm: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    moe: {
+      ...SOFTMAX_EXPERTS,
+      numExperts: c.num_experts,
+      topK: c.num_experts_per_tok,
+      intermediateSize: c.intermediate_size,
+      normalizeTopK: c.norm_topk_prob,
+    },
+    moeLayers: new Array(c.num_hidden_layers).fill(true),
   };
 }
 

@@ -10,6 +10,7 @@ import {
   maybeInt,
   maybeNone,
   real,
+  slidingWindow,
   text,
   tokenIds,
 } from './hf_fields';
@@ -90,12 +91,43 @@ export const granite = z.object({
   logits_scaling: real(1),
 });
 
+/** GLM-4 and GLM-4-0414. */
+export const glm = z.object({
+  ...decoder,
+  vocab_size: int(151552, 'vocabulary'),
+  intermediate_size: int(13696, 'width'),
+  num_hidden_layers: int(40, 'layers'),
+  num_key_value_heads: int(2, 'heads'),
+  head_dim: int(128, 'headDim'),
+  max_position_embeddings: int(131072, 'positions'),
+  rms_norm_eps: real(1.5625e-7),
+  attention_bias: bool(true),
+  eos_token_id: tokenIds.transform((v) => v ?? [151329, 151336, 151338]),
+});
+
 /** OLMo 2, and what OLMo 3 has of it. */
 export const olmo2 = z.object({
   ...decoder,
   vocab_size: int(50304, 'vocabulary'),
   rms_norm_eps: real(1e-5),
   attention_bias: bool(false),
+});
+
+/** EXAONE 4, and what its mixtures of experts have of it. */
+export const exaone4 = z.object({
+  ...decoder,
+  vocab_size: int(102400, 'vocabulary'),
+  intermediate_size: int(16384, 'width'),
+  num_key_value_heads: int(32, 'heads'),
+  rms_norm_eps: real(1e-5),
+  sliding_window: slidingWindow(4096),
+  // A text of it, as published files have one, says nothing: layer_types does.
+  sliding_window_pattern: z
+    .union([count('layers'), z.literal(0), z.string()])
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? 4 : v)),
+  layer_types: layerTypes,
 });
 
 export const deepseek = z.object({

@@ -68,6 +68,18 @@ const NAMES: Readonly<Partial<Record<Family, PartNames>>> = {
 
 const namesOf = ({ family }: NativeModelConfig): PartNames | undefined => NAMES[family as Family];
 
+/** Families whose files may have such layers that are neither trained nor draft here, nor in transformers: they are kept as they are. */
+const KEPT: Readonly<Partial<Record<Family, (hf: string, config: NativeModelConfig) => boolean>>> = {
+  ernie4_5_moe: (hf) => /^(model\.)?mtp/.test(hf),
+  exaone_moe: (hf) => hf.startsWith('mtp.'),
+  hy_v3: isBehindTheLast,
+};
+
+function isBehindTheLast(hf: string, { numLayers }: NativeModelConfig): boolean {
+  const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
+  return layer !== undefined && Number(layer) >= numLayers;
+}
+
 /** config.json of Qwen3-Next does not say that it has one. */
 function layersOf(family: string, raw: Raw): number {
   const text = raw['text_config'] as Raw | undefined;
@@ -137,8 +149,8 @@ export function isPredictionLayer(config: NativeModelConfig, hf: string): boolea
   const names = namesOf(config);
   if (names === MIMO) return hf.startsWith('model.mtp_layers.');
   if (names === QWEN) return hf.startsWith('mtp.');
-  const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
-  return names === BEHIND_THE_LAST && layer !== undefined && Number(layer) >= config.numLayers;
+  if (names === BEHIND_THE_LAST) return isBehindTheLast(hf, config);
+  return KEPT[config.family as Family]?.(hf, config) ?? false;
 }
 
 /** The decoder alone: what engines that generate take, and give. */

@@ -39,8 +39,10 @@ export class MappingBuilder {
     this.entries.push({ hf, shape, param, row: 0, rows: shape[0] as number, transpose: false });
   }
 
-  buffer(hf: string, param: string, size: number): void {
-    this.entries.push({ hf, shape: [size], param, row: 0, rows: size, transpose: false, buffer: true });
+  /** A vector that the file may have with dimensions of 1 before it. */
+  buffer(hf: string, param: string, shape: number[]): void {
+    const rows = shape.at(-1) as number;
+    this.entries.push({ hf, shape, param, row: 0, rows, transpose: false, buffer: true });
   }
 
   /** One of the tensors that the file holds as one, whose first dimension they are, transposed; cols 0: vectors. */

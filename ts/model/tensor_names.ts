@@ -49,10 +49,12 @@ export const hasFirstNames = (c: NativeModelConfig): boolean =>
   c.family === 'qwen2_vl' || c.family === 'qwen2_5_vl';
 
 /** What the classes of transformers call a tensor of the files. */
-export const moduleName = (c: NativeModelConfig, hf: string): string =>
-  hasFirstNames(c)
+export function moduleName(c: NativeModelConfig, hf: string): string {
+  if (c.family === 'hy_v3') return hf.replace('.shared_mlp.', '.shared_experts.');
+  return hasFirstNames(c)
     ? hf.replace(/^model\./, 'model.language_model.').replace(/^visual\./, 'model.visual.')
     : hf;
+}
 
 /** Of a model that {@link hasFirstNames}: the name in its files, from that or one of the classes, with a head or without one. */
 export const publishedName = (hf: string): string =>
@@ -197,7 +199,7 @@ function deltaMapping(
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const slices = (leaf: string): FusedRows[] =>
-    c.family === 'phi3' || c.family === 'glm4'
+    ['phi3', 'glm', 'glm4'].includes(c.family)
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [
           { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
@@ -261,10 +263,14 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   smollm3: 'SmolLM3',
   granite: 'Granite',
   granitemoe: 'GraniteMoe',
+  glm: 'Glm',
   glm4: 'Glm4',
+  exaone4: 'Exaone4',
+  cwm: 'Cwm',
   ernie4_5: 'Ernie4_5',
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
+  olmoe: 'Olmoe',
   phi3: 'Phi3',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
@@ -274,6 +280,10 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen3_5_moe_text: 'Qwen3_5Moe',
   glm4_moe: 'Glm4Moe',
   dots1: 'Dots1',
+  ernie4_5_moe: 'Ernie4_5_Moe',
+  minimax_m2: 'MiniMaxM2',
+  hy_v3: 'HYV3',
+  exaone_moe: 'ExaoneMoe',
   deepseek_v2: 'DeepseekV2',
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',

@@ -22,10 +22,14 @@ describe('troupe validate', () => {
 
   it.each([
     ['OpenGVLab/InternVL3-8B', /needs images \(a vision-language model\)/],
-    ['/data/MiniMax-M2', /needs the model family MiniMax, which is not there \(judged by the name/],
+    [
+      '/data/MiniMax-M1-80k',
+      /needs the model family MiniMax other than M2, which is not there \(judged by the name/,
+    ],
+    ['LGAI-EXAONE/EXAONE-Deep-7.8B', /needs the model family EXAONE before 4/],
     ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
     ['mistralai/Mistral-Large-3-675B-Instruct-2512', /needs the model family Mistral Large 3/],
-    ['baidu/ERNIE-4.5-21B-A3B-PT', /needs the model family of this name/],
+    ['baidu/ERNIE-5', /needs the model family of this name/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
@@ -36,8 +40,7 @@ describe('troupe validate', () => {
     ['moonshotai/Kimi-VL-A3B-Instruct', /needs images/],
     ['zai-org/GLM-5', /needs the model family GLM other than/],
     ['THUDM/GLM-4.1V-9B-Thinking', /needs images/],
-    ['zai-org/glm-4-9b-chat-hf', /needs the model family GLM other than/],
-    ['allenai/OLMoE-1B-7B-0924', /needs the model family of this name/],
+    ['zai-org/glm-4-9b-chat', /needs the model family GLM other than/],
     ['allenai/OLMo-7B-hf', /needs the model family of this name/],
     ['ibm-granite/granite-4.0-h-tiny', /needs the model family of this name/],
     ['ibm-granite/granite-vision-3.2-2b', /needs images/],
@@ -94,6 +97,14 @@ describe('troupe validate', () => {
     granite: 'ibm-granite/granite-3.3-2b-instruct',
     glm4: 'THUDM/GLM-4-9B-0414',
     ernie4_5: 'baidu/ERNIE-4.5-0.3B-PT',
+    ernie4_5_moe: 'baidu/ERNIE-4.5-21B-A3B-PT',
+    glm: 'THUDM/glm-4-9b-chat-hf',
+    exaone4: 'LGAI-EXAONE/EXAONE-4.0-32B',
+    exaone_moe: 'LGAI-EXAONE/K-EXAONE-236B-A23B',
+    cwm: 'facebook/cwm',
+    minimax_m2: 'MiniMaxAI/MiniMax-M2',
+    hy_v3: 'tencent/Hy3-preview',
+    olmoe: 'allenai/OLMoE-1B-7B-0924-Instruct',
     olmo2: 'allenai/OLMo-2-1124-7B',
     olmo3: 'allenai/Olmo-3-7B-Think',
     phi3: 'microsoft/Phi-3.5-mini-instruct',
@@ -178,7 +189,7 @@ describe('troupe validate', () => {
 
   it('reports what is missing and what is wrong at once', async () => {
     const file = write(
-      'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: MiniMaxAI/MiniMax-M2 } }\n' +
+      'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: MiniMaxAI/MiniMax-M1-80k } }\n' +
         'trainer: { nnodes: 2, launcher: { type: local }, logger: [swanlab] }\n',
       'yaml',
     );

@@ -34,6 +34,9 @@ describe('defaults of the Hugging Face classes', () => {
     'mixtral',
     'gpt_oss',
     'olmo3',
+    'cwm',
+    'exaone4',
+    'exaone_moe',
   ])('a window of %s is a whole number of positions', (model_type) => {
     for (const sliding_window of [2.5, -1, 2 ** 31])
       expect(() => resolve({ ...small, model_type, sliding_window })).toThrow(/sliding_window/);
@@ -169,6 +172,14 @@ test.each<[string, object, number]>([
   ['granitemoe', {}, 32],
   ['glm4', {}, 40],
   ['ernie4_5', {}, 18],
+  ['ernie4_5_moe', {}, 28],
+  ['glm', {}, 40],
+  ['exaone4', {}, 32],
+  ['exaone_moe', {}, 32],
+  ['cwm', {}, 64],
+  ['olmoe', {}, 16],
+  ['minimax_m2', {}, 62],
+  ['hy_v3', {}, 80],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['seed_oss', {}, 64],

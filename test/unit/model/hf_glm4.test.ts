@@ -87,3 +87,26 @@ test('ERNIE 4.5: all of a head turns, in pairs side by side; use_bias is of ever
     /partial_rotary_factor 0.5 is not supported for this model_type/,
   );
 });
+
+test('GLM-4 before 0414: no norms behind attention and MLP, gate and up in one', () => {
+  const { native: c } = resolve({ ...small, model_type: 'glm' });
+  const { family: _, ...same } = resolve({ ...small, model_type: 'glm4' }).native;
+  expect(c).toEqual({ ...same, family: 'glm', postNorms: false });
+  expect(
+    tensorMapping(c)
+      .filter(({ hf }) => hf.startsWith('model.layers.0.'))
+      .map(({ hf }) => hf.slice(15)),
+  ).toEqual([
+    'input_layernorm.weight',
+    'self_attn.q_proj.weight',
+    'self_attn.k_proj.weight',
+    'self_attn.v_proj.weight',
+    'self_attn.q_proj.bias',
+    'self_attn.k_proj.bias',
+    'self_attn.v_proj.bias',
+    'self_attn.o_proj.weight',
+    'post_attention_layernorm.weight',
+    'mlp.gate_up_proj.weight',
+    'mlp.down_proj.weight',
+  ]);
+});

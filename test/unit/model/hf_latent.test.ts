@@ -186,7 +186,7 @@ test.each<[object, RegExp]>([
     /first_k_dense_replace 1 and mlp_layer_types \["sparse","sparse","sparse"\]: expected the same layers/,
   ],
   [{ mlp_layer_types: ['dense'] }, /mlp_layer_types has 1 entries but the model has 3 layers/],
-  [{ mlp_layer_types: ['dense', 'moe', 'sparse'] }, /mlp_layer_types: "moe" is not supported/],
+  [{ mlp_layer_types: ['dense', 'moe', 'sparse'] }, /mlp_layer_types\[1\] "moe" is not supported/],
   [{ partial_rotary_factor: 0.5 }, /partial_rotary_factor 0.5 is not supported/],
   [{ topk_method: 'greedy' }, /topk_method "greedy" is not supported; supported: "noaux_tc"/],
 ])('no model of GLM-4.7 is like that: %j', (changes, message) => {

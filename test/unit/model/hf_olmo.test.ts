@@ -94,6 +94,22 @@ test.each<[object, RegExp]>([
   expect(() => resolve({ ...small, model_type: 'olmo3', ...change })).toThrow(message);
 });
 
+test('OLMoE: norms over all heads, norms before attention and experts on all layers', () => {
+  const c = resolve({ ...small, model_type: 'olmoe', num_experts: 8, num_experts_per_tok: 3 });
+  expect(c).toMatchObject({ inputNorms: true, postNorms: false, wholeQkNorm: true, qkvBias: false });
+  expect(c.moeLayers).toEqual([true, true, true, true, true]);
+  expect(c.moe).toMatchObject({
+    numExperts: 8,
+    topK: 3,
+    intermediateSize: 2048,
+    score: 'softmax',
+    normalizeTopK: false,
+    correctionBias: false,
+    sharedIntermediateSize: 0,
+  });
+  expect(() => resolve({ ...small, model_type: 'olmoe', clip_qkv: 8 })).toThrow(/clip_qkv/);
+});
+
 test('tensors of a layer', () => {
   const file = path.join(CONFORMANCE, 'models', 'olmo3', 'actor', 'config.json');
   const names = tensorMapping(resolve(JSON.parse(readFileSync(file, 'utf8')) as object));
