@@ -19,6 +19,24 @@ const KERNELS = [
   'moe_shared_expert_overlap',
 ];
 
+/** What a model is, which Megatron's bridges read from its config.json as well. */
+const OF_THE_MODEL = ['normalization', 'swiglu', 'multi_latent_attention', 'moe_router_enable_expert_bias'];
+
+/** What keys of the section say, under the same names. */
+const OF_THE_SECTION = [
+  'tensor_model_parallel_size',
+  'pipeline_model_parallel_size',
+  'virtual_pipeline_model_parallel_size',
+  'context_parallel_size',
+  'expert_model_parallel_size',
+  'expert_tensor_parallel_size',
+  'sequence_parallel',
+  'use_distributed_optimizer',
+];
+
+const keysIgnored = (keys: readonly string[], why: (key: string) => string) =>
+  Object.fromEntries(keys.map((key) => [key, ignored(why(key))]));
+
 /** Why `moe_aux_loss_coeff` changes nothing. */
 export const NOT_BALANCED = 'it has no effect with moe_router_load_balancing_type none, verl’s default';
 
@@ -44,11 +62,13 @@ export const transformer = {
   recompute_method: ignored('all blocks are recomputed, or none'),
   recompute_num_layers: ignored('all blocks are recomputed, or none'),
   attention_backend: ignored('attention is computed one way'),
+  context_parallel_algo: ignored('attention is computed one way'),
   use_flash_attn: ignored('attention is computed one way'),
-  ...Object.fromEntries(KERNELS.map((key) => [key, ignored('the kernels are those of the core')])),
+  ...keysIgnored(KERNELS, () => 'the kernels are those of the core'),
+  ...keysIgnored(OF_THE_MODEL, () => 'the model is that of config.json'),
+  ...keysIgnored(OF_THE_SECTION, (key) => `${key} of the section holds`),
   gradient_accumulation_fusion: ignored('gradients are added in float32, where they lie'),
   deallocate_pipeline_outputs: ignored('what a stage has sent is not kept'),
-  sequence_parallel: ignored('sequence_parallel of the section holds'),
   attention_dropout: fixed([null, 0], 'nothing is dropped in training'),
   hidden_dropout: fixed([null, 0], 'nothing is dropped in training'),
   moe_router_bias_update_rate: fixed([null, 0], 'routers have no bias that is moved'),
