@@ -23,7 +23,7 @@ import { ConfigError } from '../errors';
 import type { Grammars } from '../serve/call/grammars';
 import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
 import { LazyGrammars } from '../serve/grammar/lazy_grammars';
-import { familyOf, toolFamily } from '../serve/tools/families';
+import { familyOf, familyOfFormat } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
 import { configuredTools, type GivenAgent, type RunTools } from './configured_tools';
 import { imageReading } from './image_reading';
@@ -141,7 +141,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
   const { config: modelConfig, eosTokenIds: modelEnds } = loadModelDirectory(model.path, 'lm');
   const eosTokenIds = endTokenIds(modelEnds, tokenizer);
   const written = familyOf(tokenizer.toolTemplate);
-  const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
+  const family = format === 'auto' ? written : familyOfFormat(format);
   if (written !== null && family !== null && written.name !== family.name) {
     const key = 'actor_rollout_ref.rollout.multi_turn.format';
     throw new ConfigError(

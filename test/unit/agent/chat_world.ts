@@ -46,7 +46,7 @@ Tools: {{ tools | tojson }}. Call one so: <tool_call>
 const TURNS = (calls: string): string =>
   '{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}' +
   `{%- for call in m.tool_calls or [] %}{%- set call = call.function %}${calls}{%- endfor %}<|im_end|>\n{% endfor -%}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`;
-/** As those of Qwen3-Coder and GLM-4.5 write calls of tools. */
+/** As those of Qwen3-Coder, GLM-4.5 and MiniMax-M2 write calls of tools. */
 export const TAG_TEMPLATES = {
   qwen3_coder: TURNS(
     "{{- '<tool_call>\\n<function=' + call.name + '>\\n' }}{%- for key, value in call.arguments|items %}" +
@@ -56,6 +56,10 @@ export const TAG_TEMPLATES = {
   glm45: TURNS(
     "{{- '<tool_call>' + call.name + '\\n' }}{%- for key, value in call.arguments.items() %}{{- '<arg_key>' + key + '</arg_key>\\n<arg_value>' }}" +
       "{{- value if value is string else value | tojson(ensure_ascii=False) }}{{- '</arg_value>\\n' }}{%- endfor %}{{- '</tool_call>' }}",
+  ),
+  minimax_m2: TURNS(
+    "{{- '<minimax:tool_call>\\n<invoke name=\"' + call.name + '\">\\n' }}{%- for key, value in call.arguments.items() %}{{- '<parameter name=\"' + key + '\">' }}" +
+      "{{- value if value is string else value | tojson(ensure_ascii=False) }}{{- '</parameter>\\n' }}{%- endfor %}{{- '</invoke>\\n</minimax:tool_call>' }}",
   ),
 };
 

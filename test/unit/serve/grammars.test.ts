@@ -246,6 +246,26 @@ describe('calls that may come beside JSON of a schema', () => {
       '{"name": "add", "parameters": {"x": 1}}; {"name": "sub", "parameters": {"x": 2}}',
     ],
     mistral: ['[TOOL_CALLS] [{"name": "sub", "arguments": {"x": 1}}]', null],
+    minimax_m2: [
+      '<minimax:tool_call>\n<invoke name="sub">\n<parameter name="x">1</parameter>\n</invoke>\n</minimax:tool_call>',
+      null,
+    ],
+    seed_oss: [
+      '<seed:tool_call>\n<function=sub>\n<parameter=x>1</parameter>\n</function>\n</seed:tool_call>',
+      null,
+    ],
+    deepseek_v3: [
+      '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>sub\n```json\n{"x": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+      null,
+    ],
+    deepseek_v31: [
+      '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>sub<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+      null,
+    ],
+    kimi_k2: [
+      '<|tool_calls_section_begin|><|tool_call_begin|>functions.sub:12<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|><|tool_calls_section_end|>',
+      null,
+    ],
   };
   const person = { type: 'json_schema' as const, json_schema: { schema: PERSON } };
   const ada = '{"name": "Ada", "age": 36}';

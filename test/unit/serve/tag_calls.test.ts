@@ -5,8 +5,15 @@ import { CallCollector, type ToolCallDelta } from '../../../ts/serve/tools/tool_
 import { chatTokenizer, TAG_TEMPLATES } from '../agent/chat_world';
 
 type FamilyName = Parameters<typeof toolFamily>[0];
-type Form = 'qwen3_coder' | 'glm45';
-const FORMS: Form[] = ['qwen3_coder', 'glm45'];
+type Form = 'qwen3_coder' | 'glm45' | 'minimax_m2' | 'seed_oss';
+const FORMS: Form[] = ['qwen3_coder', 'glm45', 'minimax_m2', 'seed_oss'];
+/** What opens a call, or a section of them. */
+const OPENED: Record<Form, string> = {
+  qwen3_coder: '<tool_call>',
+  glm45: '<tool_call>',
+  minimax_m2: '<minimax:tool_call>',
+  seed_oss: '<seed:tool_call>',
+};
 
 const PROPERTIES = {
   text: { type: 'string' },
@@ -43,6 +50,10 @@ const WRITE: Record<Form, (name: string, args: [key: string, value: string][]) =
     `<tool_call>\n<function=${name}>\n${args.map(([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`).join('')}</function>\n</tool_call>`,
   glm45: (name, args) =>
     `<tool_call>${name}\n${args.map(([key, value]) => `<arg_key>${key}</arg_key>\n<arg_value>${value}</arg_value>\n`).join('')}</tool_call>`,
+  minimax_m2: (name, args) =>
+    `<minimax:tool_call>\n<invoke name="${name}">\n${args.map(([key, value]) => `<parameter name="${key}">${value}</parameter>\n`).join('')}</invoke>\n</minimax:tool_call>`,
+  seed_oss: (name, args) =>
+    `<seed:tool_call>\n<function=${name}>\n${args.map(([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`).join('')}</function>\n</seed:tool_call>`,
 };
 
 /** Read in pieces of this many characters. */
@@ -151,20 +162,23 @@ describe.each(FORMS)('%s', (form) => {
   });
 
   test('what is no call is text', () => {
+    const open = OPENED[form];
+    const close = open.replace('<', '</');
     for (const text of [
       'a < b <tool',
-      '<tool_call>',
-      '<tool_call>{"name": "f", "arguments": {}}</tool_call> then',
-      '<tool_call>time()</tool_call>',
-      '<tool_call>\n\n</tool_call> <tool_call>a b</tool_call>',
-      '<tool_call>nobody\n',
+      open,
+      `${open}{"name": "f", "arguments": {}}${close} then`,
+      `${open}time()${close}`,
+      `${open}\n\n${close} ${open}a b${close}`,
+      `${open}nobody\n`,
     ])
       expectRead(form, text, text, []);
   });
 
   test('a call begins in what was none', () => {
-    expectRead(form, `<tool_call>no, ${write('time', [])}`, '<tool_call>no, ', [['time', {}]]);
-    expectRead(form, `<tool_call>${write('time', [])}`, '<tool_call>', [['time', {}]]);
+    const open = OPENED[form];
+    expectRead(form, `${open}no, ${write('time', [])}`, `${open}no, `, [['time', {}]]);
+    expectRead(form, `${open}${write('time', [])}`, open, [['time', {}]]);
   });
 
   test('cut off anywhere: what has not begun as a call is text, and arguments go as far as they came', () => {
@@ -234,12 +248,13 @@ test.each(FORMS)('%s: what ends in the middle of a value has it, unless it was c
     const whole = WRITE[form]('f', [[key, value]]);
     return whole.slice(0, whole.indexOf(value) + value.length);
   };
+  // MiniMax writes no line breaks around values, so that one is a part of it.
   for (const [key, value, json] of [
     ['text', 'one\n\ntwo', 'one\n\ntwo'],
     ['count', '12', 12],
     ['days', '[1,', '[1,'],
   ] as const)
-    for (const tail of ['', '\n', '</'])
+    for (const tail of form === 'minimax_m2' ? ['', '</'] : ['', '\n', '</'])
       expectRead(form, written(key, value) + tail, '', [['f', { [key]: json }]]);
   expect(read(form, written('text', 'abc'), 4, true).calls).toEqual([['f', '{"text": "abc']]);
   expect(read(form, written('count', '1'), 4, true).calls).toEqual([['f', '{"count": ']]);
@@ -270,6 +285,56 @@ test('a text of Qwen may have the end of a function in it', () => {
   expectRead('qwen3_coder', WRITE.qwen3_coder('f', [['text', value]]), '', [['f', { text: value }]]);
 });
 
+describe.each<[Form, string, string, (key: string, value: string) => string]>([
+  [
+    'minimax_m2',
+    '<invoke name="f">',
+    '</invoke>',
+    (key, value) => `<parameter name="${key}">${value}</parameter>`,
+  ],
+  ['seed_oss', '<function=f>', '</function>', (key, value) => `<parameter=${key}>${value}</parameter>`],
+])('%s: calls in a section', (form, begin, end, parameter) => {
+  const open = OPENED[form];
+  const close = open.replace('<', '</');
+  const one = `${begin}\n${parameter('count', '1')}\n${end}`;
+  const call: [string, unknown] = ['f', { count: 1 }];
+
+  test('several in one, and in several', () => {
+    expectRead(form, `${open}\n${one}\n${one}\n${close}`, '', [call, call]);
+    expectRead(form, `Hm.\n${open}${one}${one}${close}\n${open}${one}${close} so`, 'Hm.\n so', [
+      call,
+      call,
+      call,
+    ]);
+  });
+
+  test('without some of their tags', () => {
+    expectRead(form, `${open}\n${one}`, '', [call]);
+    expectRead(form, `${open}\n${one}\n${one}`, '', [call, call]);
+    expectRead(form, `Hm.\n${one}\n${close} then`, 'Hm.\n then', [call]);
+    expectRead(form, `${open}${one.replace(end, '')}${close}`, '', [call]);
+    expectRead(form, `${open}${one.replace('</parameter>', '')}${close}`, '', [call]);
+    expectRead(form, `${open}${one.replace('</parameter>', '')}`, '', [call]);
+    expectRead(form, `${open}${begin}\n`, '', [['f', {}]]);
+    const text = parameter('text', 'a').replace('</parameter>', '');
+    expectRead(form, `${open}${begin}${text}${parameter('count', '1')}${end}${close}`, '', [
+      ['f', { text: 'a', count: 1 }],
+    ]);
+    expectRead(form, `see ${begin} there`, `see ${begin} there`, []);
+  });
+
+  test('a text may have the end of a call in it', () => {
+    const value = `<b>\n${end}\n<b/>`;
+    expectRead(form, WRITE[form]('f', [['text', value]]), '', [['f', { text: value }]]);
+  });
+
+  test('text behind a call that is not closed, and behind one that is', () => {
+    expectRead(form, `${open}${one}\nso`, '\nso', [call]);
+    expectRead(form, `${open}${one}${close}\nso`, '\nso', [call]);
+    expectRead(form, `${open}${one}${close}\n`, '', [call]);
+  });
+});
+
 test('calls of GLM without line breaks, or without some of their tags', () => {
   const one = '<tool_call>f<arg_key>text</arg_key><arg_value>a\n</arg_value></tool_call>';
   expectRead('glm45', one + one, '', [
@@ -294,6 +359,8 @@ test('the family is what the template writes between the tags', () => {
   expect(familyOf(`${opened}\n<function={{ m.name }}>\n<parameter=`)?.name).toBe('qwen3_coder');
   expect(familyOf(`${opened}{{ m.name }}\n<arg_key>{{ k }}</arg_key>`)?.name).toBe('glm45');
   expect(familyOf(`${opened}[{{ m.name }}]`)?.name).toBe('hermes');
+  for (const form of ['minimax_m2', 'seed_oss'] as const)
+    expect(familyOf(`{% for m in messages %}${OPENED[form]}\n<function={{ m.name }}>`)?.name).toBe(form);
 });
 
 test.each<[FamilyName, string, string]>([
@@ -302,6 +369,8 @@ test.each<[FamilyName, string, string]>([
   ['mistral', '[TOOL_CALLS]', '{"x": '],
   ['qwen3_coder', '<tool_call><function=', '{}'],
   ['glm45', '<tool_call><arg_key>', '{}'],
+  ['minimax_m2', '<minimax:tool_call>', '{}'],
+  ['kimi_k2', '<|tool_calls_section_begin|>', '{"x": '],
 ])(
   '%s: arguments of a call that was cut off are shown as they are, unless its templates need an object',
   (name, opened, shown) => {
@@ -315,24 +384,44 @@ test.each<[FamilyName, string, string]>([
   },
 );
 
-test.each(FORMS)('%s: calls go back through the template as they were written', (form) => {
-  const tokenizer = chatTokenizer(TAG_TEMPLATES[form]);
-  expect(familyOf(tokenizer.toolTemplate)?.name).toBe(form);
-  const qwen = form === 'qwen3_coder';
-  const response = WRITE[form]('f', [
-    ['text', '\n  a < "b"\n'],
-    ['count', '12'],
-    ['share', '0.5'],
-    ['sure', qwen ? 'True' : 'true'],
-    ['where', '{"city": "K\u00f6ln", "at": [1, null]}'],
-    ['days', '[]'],
-    ['gone', qwen ? 'None' : 'null'],
-    ['perhaps', ''],
-  ]);
-  const parser = toolFamily(form).parser(TOOLS);
-  const collector = new CallCollector();
-  for (const { calls } of [parser.push(response), parser.end()]) collector.add(calls);
-  const messages = [{ role: 'user', content: 'go' }, replyMessage({ text: 'Hm.', calls: collector.calls })];
-  const written = conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false });
-  expect(written).toBe(`<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\nHm.${response}<|im_end|>\n`);
+test.each(['qwen3_coder', 'glm45', 'minimax_m2'] as const)(
+  '%s: calls go back through the template as they were written',
+  (form) => {
+    const tokenizer = chatTokenizer(TAG_TEMPLATES[form]);
+    expect(familyOf(tokenizer.toolTemplate)?.name).toBe(form);
+    const qwen = form === 'qwen3_coder';
+    const response = WRITE[form]('f', [
+      ['text', '\n  a < "b"\n'],
+      ['count', '12'],
+      ['share', '0.5'],
+      ['sure', qwen ? 'True' : 'true'],
+      ['where', '{"city": "K\u00f6ln", "at": [1, null]}'],
+      ['days', '[]'],
+      ['gone', qwen ? 'None' : 'null'],
+      ['perhaps', ''],
+    ]);
+    const parser = toolFamily(form).parser(TOOLS);
+    const collector = new CallCollector();
+    for (const { calls } of [parser.push(response), parser.end()]) collector.add(calls);
+    const messages = [{ role: 'user', content: 'go' }, replyMessage({ text: 'Hm.', calls: collector.calls })];
+    const written = conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false });
+    expect(written).toBe(`<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\nHm.${response}<|im_end|>\n`);
+  },
+);
+
+test('templates that add arguments to other texts get them as text', () => {
+  const call = (args: string): string =>
+    `{%- for m in messages %}{%- for tool in m['tool_calls'] or [] %}{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + ${args} + '<｜tool▁call▁end｜>' }}{%- endfor %}{%- endfor %}`;
+  const calls = [{ id: 'a', name: 'f', arguments: '{"text":"a\\n\u00e4","days":[1,{"n":null}]}' }];
+  const messages = [replyMessage({ text: '', calls })];
+  for (const args of [
+    "tool['function']['arguments']",
+    "tool['function']['arguments']|tojson",
+    'tool.function.arguments',
+  ]) {
+    const tokenizer = chatTokenizer(call(args));
+    expect(conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false })).toBe(
+      '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"text": "a\\n\u00e4", "days": [1, {"n": null}]}<｜tool▁call▁end｜>',
+    );
+  }
 });

@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { familyOf, toolFamily } from '../../../ts/serve/tools/families';
+import { familyOf, familyOfFormat, toolFamily } from '../../../ts/serve/tools/families';
 import { CallCollector, type ToolCall } from '../../../ts/serve/tools/tool_parser';
 
 type Family = Parameters<typeof toolFamily>[0];
@@ -30,6 +30,30 @@ const nameAndArguments = (calls: readonly ToolCall[]): [string, unknown][] =>
 const weather: [string, unknown] = ['get_weather', { city: 'Pa"ris}', days: [1, { n: -2.5e3 }] }];
 const args = JSON.stringify(weather[1]);
 const time: [string, unknown] = ['time', {}];
+
+/** Families whose calls stand in a section: how they write one, and what is around all of them. */
+const SECTIONED: [Family, (name: string, source: string, i: number) => string, string, string][] = [
+  [
+    'deepseek_v3',
+    (name, source) =>
+      `<｜tool▁call▁begin｜>function<｜tool▁sep｜>${name}\n\`\`\`json\n${source}\n\`\`\`<｜tool▁call▁end｜>`,
+    '<｜tool▁calls▁begin｜>',
+    '<｜tool▁calls▁end｜>',
+  ],
+  [
+    'deepseek_v31',
+    (name, source) => `<｜tool▁call▁begin｜>${name}<｜tool▁sep｜>${source}<｜tool▁call▁end｜>`,
+    '<｜tool▁calls▁begin｜>',
+    '<｜tool▁calls▁end｜>',
+  ],
+  [
+    'kimi_k2',
+    (name, source, i) =>
+      `<|tool_call_begin|>functions.${name}:${i}<|tool_call_argument_begin|>${source}<|tool_call_end|>`,
+    '<|tool_calls_section_begin|>',
+    '<|tool_calls_section_end|>',
+  ],
+];
 
 const CASES: [Family, string, string, string, [string, unknown][]][] = [
   [
@@ -125,6 +149,37 @@ const CASES: [Family, string, string, string, [string, unknown][]][] = [
   ['mistral', 'an empty beginning of a list', '[TOOL_CALLS] [ , 1', '[TOOL_CALLS] [ , 1', []],
   ['mistral', 'a list of nothing', '[TOOL_CALLS][] then', '[TOOL_CALLS][] then', []],
   ['mistral', 'a list of something else', '[TOOL_CALLS][1, 2]', '[TOOL_CALLS][1, 2]', []],
+  ...SECTIONED.flatMap(([family, call, open, close]): typeof CASES => {
+    const [one, two] = [call('get_weather', args, 0), call('time', '{}', 1)];
+    return [
+      [family, 'one call', `${open}${one}${close}`, '', [weather]],
+      [
+        family,
+        'two calls after text',
+        `Let me see.${open}${one}\n${two}${close}`,
+        'Let me see.',
+        [weather, time],
+      ],
+      [family, 'two sections', `${open}${one}${close}\n${open}${two}${close}`, '', [weather, time]],
+      [family, 'no arguments', `${open}${call('time', 'null', 0)}${close}`, '', [time]],
+      [family, 'text after', `${open}${one}${close} done`, ' done', [weather]],
+      [family, 'a missing end', `${open}${one}`, '', [weather]],
+      [family, 'no section', `Hm.${one}${two}`, 'Hm.', [weather, time]],
+      [
+        family,
+        'an odd name',
+        `${open}${call('files/l\u00e4s', args, 3)}${close}`,
+        '',
+        [['files/l\u00e4s', weather[1]]],
+      ],
+      ...[
+        'text alone <',
+        `${open} nothing`,
+        `${open}${close} then`,
+        `${open}${call('f', '3', 0)}${close}`,
+      ].map((text): (typeof CASES)[number] => [family, `no call: ${text.slice(0, 60)}`, text, text, []]),
+    ];
+  }),
 ];
 
 test.each(CASES)('%s: %s', (family, _, response, text, calls) => {
@@ -160,7 +215,7 @@ test.each(CASES)('%s: %s, cut off anywhere: what has not begun as a call is text
 });
 
 // Read again with each character they take minutes.
-test.each(['hermes', 'llama3', 'mistral'] as const)(
+test.each(['hermes', 'llama3', 'mistral', 'deepseek_v3', 'deepseek_v31'] as const)(
   '%s: arguments of any length are read once',
   async (family) => {
     const { begin, end } = toolFamily(family).frame('f');
@@ -197,7 +252,7 @@ test.each([
 ])(
   'arguments that are none (%s) are told as they are, and nothing behind them becomes text',
   (_, written) => {
-    for (const family of ['hermes', 'llama3', 'mistral'] as const) {
+    for (const family of ['hermes', 'llama3', 'mistral', 'deepseek_v3', 'deepseek_v31'] as const) {
       const { begin, end } = toolFamily(family).frame('f');
       for (const size of [1, 4, 1000]) {
         const { text, calls } = read(family, begin + written + end, size);
@@ -220,7 +275,34 @@ test('a call that is cut off keeps what there is of it', () => {
   expect([text, calls[0]?.name, calls[0]?.arguments]).toEqual(['', 'f', '{"a": 1']);
 });
 
+test('ids of Kimi K2 are what the model writes, since its template shows them', () => {
+  const call = (name: string, i: number): string =>
+    `<|tool_call_begin|>functions.${name}:${i}<|tool_call_argument_begin|>{}<|tool_call_end|>`;
+  for (const size of [1, 5, 1000]) {
+    const { calls } = read('kimi_k2', `<|tool_calls_section_begin|>${call('f', 2)}${call('g.h', 3)}`, size);
+    expect(calls.map(({ id, name }) => [id, name])).toEqual([
+      ['functions.f:2', 'f'],
+      ['functions.g.h:3', 'g.h'],
+    ]);
+  }
+});
+
+test.each([
+  ['glm', 'glm45'],
+  ['minimax', 'minimax_m2'],
+  ['seed', 'seed_oss'],
+  ['kimi', 'kimi_k2'],
+  ['llama3_json', 'llama3'],
+  ['hermes', 'hermes'],
+] as const)('%s of verl is %s', (format, name) => {
+  expect(familyOfFormat(format).name).toBe(name);
+});
+
 test('the family is that of the chat template', () => {
+  const deepseek = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}";
+  expect(familyOf(`${deepseek}{{ '\\n\`\`\`json' }}`)?.name).toBe('deepseek_v3');
+  expect(familyOf(deepseek)?.name).toBe('deepseek_v31');
+  expect(familyOf("{{ '<|tool_calls_section_begin|>' }}")?.name).toBe('kimi_k2');
   expect(familyOf('{% for m in messages %}<tool_call>')?.name).toBe('hermes');
   expect(familyOf("{{ '[AVAILABLE_TOOLS]' }}")?.name).toBe('mistral');
   expect(familyOf("<|start_header_id|>{{ 'ipython' }}")?.name).toBe('llama3');

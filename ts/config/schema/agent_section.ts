@@ -17,6 +17,26 @@ import {
 
 const AGENT_LOOPS = ['single_turn_agent', 'tool_agent', 'search_agent'] as const;
 
+/** ts/serve/tools/families.ts has them. */
+const FORMATS = [
+  'hermes',
+  'qwen3_coder',
+  'glm45',
+  'minimax_m2',
+  'seed_oss',
+  'deepseek_v3',
+  'deepseek_v31',
+  'kimi_k2',
+  'llama3',
+  'mistral',
+  'gpt-oss',
+  'glm',
+  'minimax',
+  'seed',
+  'kimi',
+  'llama3_json',
+] as const;
+
 export const multiTurnSection = {
   enable: field(bool, false, 'Let the tool agent work on prompts, where rollout.agent names no other.'),
   max_assistant_turns: field(orNull(count('passes')), null, 'tool_agent: responses; null: no limit.'),
@@ -48,9 +68,9 @@ export const multiTurnSection = {
     'Where a longer answer is cut: left keeps its end, right its beginning, middle half of either.',
   ),
   format: field(
-    choice('hermes', 'qwen3_coder', 'glm45', 'llama3', 'llama3_json', 'mistral', 'gpt-oss', 'auto'),
+    choice(...FORMATS, 'auto'),
     'hermes',
-    'How the model writes calls of tools; auto: as its chat template says.',
+    'How the model writes calls of tools; auto: as its chat template says. glm, minimax, seed, kimi and llama3_json: verl’s names of glm45, minimax_m2, seed_oss, kimi_k2 and llama3.',
   ),
   tokenization_sanity_check_mode: ignored('turns are never tokenised again'),
   completion_callback: needs('completion callbacks in Python'),

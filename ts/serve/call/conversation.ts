@@ -20,7 +20,11 @@ export interface Conversation {
 export function conversationText(tokenizer: Tokenizer, conversation: Conversation): string {
   const { messages, tools, variables, opened } = conversation;
   const family = familyOf(tokenizer.toolTemplate);
-  const whole = family?.iterates ? messages.map(withObjects) : messages;
+  const whole = family?.iterates
+    ? messages.map((message) => withCalls(message, withObject))
+    : CONCATENATES.test(tokenizer.toolTemplate ?? '')
+      ? messages.map((message) => withCalls(message, withText))
+      : messages;
   const shown = family?.channels ? whole.map(withOneThought) : whole;
   return tokenizer.renderChat(shown, opened, { ...variables, tools });
 }
@@ -34,13 +38,29 @@ function withOneThought(message: ChatMessage): ChatMessage {
     : message;
 }
 
-/** For templates that can write nothing else: arguments that are no object, as of a call that was cut off, are left out. */
-function withObjects(message: ChatMessage): ChatMessage {
+function withCalls(message: ChatMessage, change: (call: unknown) => unknown): ChatMessage {
   const { tool_calls: calls } = message;
-  if (!Array.isArray(calls)) return message;
-  return { ...message, tool_calls: calls.map(withObject) };
+  return Array.isArray(calls) ? { ...message, tool_calls: calls.map(change) } : message;
 }
 
+/** Templates of DeepSeek add arguments to other texts as they are. */
+const CONCATENATES = /\+\s*\w+(?:\['function'\]|\.function)?(?:\['arguments'\]|\.arguments)\s*\+/;
+
+function withText(call: unknown): unknown {
+  const made = (call as { function?: { arguments?: unknown } } | null)?.function;
+  if (typeof made?.arguments !== 'object' || made.arguments === null) return call;
+  return { ...(call as object), function: { ...made, arguments: spacedJson(made.arguments) } };
+}
+
+/** As Python writes it, and models. */
+function spacedJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(spacedJson).join(', ')}]`;
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
+  const entries = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${spacedJson(item)}`);
+  return `{${entries.join(', ')}}`;
+}
+
+/** For templates that can write nothing else: arguments that are no object, as of a call that was cut off, are left out. */
 function withObject(call: unknown): unknown {
   const made = (call as { function?: { arguments?: unknown } } | null)?.function;
   if (typeof made?.arguments !== 'string') return call;

@@ -14,10 +14,9 @@ export class CallWriter {
 
   constructor(private readonly ids: CallIds) {}
 
-  /** A call begins: its name is known. */
-  begin(name: string): ToolCallDelta {
+  /** A call begins: its name is known. `id`: as the model wrote it, where it does. */
+  begin(name: string, id = this.ids === 'nine' ? letters(9) : `call_${letters(24)}`): ToolCallDelta {
     this.index++;
-    const id = this.ids === 'nine' ? letters(9) : `call_${letters(24)}`;
     return { index: this.index, id, name, arguments: '' };
   }
 

@@ -4,13 +4,29 @@ import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, 
 import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
 import { MISTRAL_TAGS, MistralParser } from './mistral';
+import { MINIMAX, SEED, sectionForm, type TaggedSection } from './section_forms';
+import { SectionedCallsParser } from './sectioned_calls';
+import { SeparatedBody, type SeparatedForm } from './separated_body';
+import { DEEPSEEK_SEPARATOR, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, KIMI_SEPARATOR } from './separated_forms';
 import { tagArguments, type WrittenCall } from './tag_arguments';
 import { TagBody } from './tag_body';
 import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
 import { CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
 import type { ToolParser } from './tool_parser';
 
-export const FAMILY_NAMES = ['hermes', 'qwen3_coder', 'glm45', 'llama3', 'mistral', 'gpt-oss'] as const;
+export const FAMILY_NAMES = [
+  'hermes',
+  'qwen3_coder',
+  'glm45',
+  'minimax_m2',
+  'seed_oss',
+  'deepseek_v3',
+  'deepseek_v31',
+  'kimi_k2',
+  'llama3',
+  'mistral',
+  'gpt-oss',
+] as const;
 export type FamilyName = (typeof FAMILY_NAMES)[number];
 
 /** A tool as the OpenAI API has it. */
@@ -124,6 +140,78 @@ const glm45: ToolFamily = {
   }),
 };
 
+/** Calls in a section, whose arguments are tags around plain text. */
+function taggedSection(section: TaggedSection, ownLines: boolean): Omit<ToolFamily, 'name'> {
+  const form = sectionForm(section, ownLines);
+  const [begin, end] = section.parameter;
+  const written: WrittenCall = {
+    name: (tool) => `${tool}${section.nameEnd}\n`,
+    parameter: {
+      begin: (key) => `${begin}${key}${end}`,
+      before: '',
+      close: section.parameterEnd,
+      after: '\n',
+    },
+    end: section.end,
+  };
+  return {
+    tags: [section.open, section.close],
+    parser: (tools) => new SectionedCallsParser(section, (writer) => new TagBody(form, writer, tools, true)),
+    frame: (tool) => ({
+      begin: `${section.open}\n${section.call}${written.name(tool)}`,
+      end: `${written.end}\n${section.close}`,
+    }),
+    content: (tool) => tagArguments(form, written, tool),
+    iterates: true,
+    separator: null,
+  };
+}
+
+/** Calls in a section, each with its arguments as JSON behind its name. */
+const sectioned = (form: SeparatedForm, separator: string) => ({
+  tags: [form.open, form.call, separator, form.end, form.close],
+  parser: () => new SectionedCallsParser(form, (writer) => new SeparatedBody(form, writer)),
+  content: jsonArguments,
+  iterates: false,
+  separator: null,
+});
+
+const deepseekV3: ToolFamily = {
+  name: 'deepseek_v3',
+  ...sectioned(DEEPSEEK_V3, DEEPSEEK_SEPARATOR),
+  frame: (tool) => ({
+    begin: `${DEEPSEEK_V3.open}${DEEPSEEK_V3.call}function${DEEPSEEK_SEPARATOR}${tool}\n\`\`\`json\n`,
+    end: `\n\`\`\`${DEEPSEEK_V3.end}${DEEPSEEK_V3.close}`,
+  }),
+};
+
+const deepseekV31: ToolFamily = {
+  name: 'deepseek_v31',
+  ...sectioned(DEEPSEEK_V31, DEEPSEEK_SEPARATOR),
+  frame: (tool) => ({
+    begin: `${DEEPSEEK_V31.open}${DEEPSEEK_V31.call}${tool}${DEEPSEEK_SEPARATOR}`,
+    end: `${DEEPSEEK_V31.end}${DEEPSEEK_V31.close}`,
+  }),
+};
+
+const kimiK2: ToolFamily = {
+  name: 'kimi_k2',
+  ...sectioned(KIMI_K2, KIMI_SEPARATOR),
+  frame: (tool) => ({
+    begin: `${KIMI_K2.open}${KIMI_K2.call}functions.${tool}:`,
+    end: `${KIMI_K2.end}${KIMI_K2.close}`,
+  }),
+  // The model counts the calls of a conversation.
+  content: (tool) => ({
+    type: 'sequence',
+    elements: [
+      { type: 'regex', pattern: '[0-9]{1,4}' },
+      { type: 'const_string', value: KIMI_SEPARATOR },
+      jsonArguments(tool),
+    ],
+  }),
+};
+
 const llama3: ToolFamily = {
   name: 'llama3',
   tags: [PYTHON_TAG],
@@ -168,10 +256,29 @@ const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = {
   hermes,
   qwen3_coder: qwen3Coder,
   glm45,
+  minimax_m2: { name: 'minimax_m2', ...taggedSection(MINIMAX, false) },
+  seed_oss: { name: 'seed_oss', ...taggedSection(SEED, true) },
+  deepseek_v3: deepseekV3,
+  deepseek_v31: deepseekV31,
+  kimi_k2: kimiK2,
   llama3,
   mistral,
   'gpt-oss': harmony,
 };
+
+/** Names that verl's tool agent has for some of them. */
+const VERL_NAMES = {
+  glm: 'glm45',
+  minimax: 'minimax_m2',
+  seed: 'seed_oss',
+  kimi: 'kimi_k2',
+  llama3_json: 'llama3',
+} as const satisfies Readonly<Record<string, FamilyName>>;
+export type ToolFormat = FamilyName | keyof typeof VERL_NAMES;
+
+/** By its own name, or that of verl. */
+export const familyOfFormat = (format: ToolFormat): ToolFamily =>
+  FAMILIES[format in VERL_NAMES ? VERL_NAMES[format as keyof typeof VERL_NAMES] : (format as FamilyName)];
 
 export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
 
@@ -180,6 +287,11 @@ export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate === null) return null;
   if (chatTemplate.includes(CHANNEL)) return harmony;
   if (/\[(?:AVAILABLE_TOOLS|TOOL_CALLS)\]/.test(chatTemplate)) return mistral;
+  if (chatTemplate.includes(MINIMAX.open)) return FAMILIES.minimax_m2;
+  if (chatTemplate.includes(SEED.open)) return FAMILIES.seed_oss;
+  if (chatTemplate.includes(KIMI_K2.open)) return kimiK2;
+  if (chatTemplate.includes(DEEPSEEK_V31.open))
+    return chatTemplate.includes('```json') ? deepseekV3 : deepseekV31;
   if (chatTemplate.includes(OPEN)) {
     if (chatTemplate.includes('<function=')) return qwen3Coder;
     return chatTemplate.includes('<arg_key>') ? glm45 : hermes;

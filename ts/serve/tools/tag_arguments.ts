@@ -3,7 +3,6 @@ import type { FunctionTool } from './families';
 import { type ObjectForm, objectForms } from './object_forms';
 import { isSchema, referenced, type Schema, schemasOf, typesOf } from './parameters';
 import type { TagForm } from './tag_forms';
-import { CLOSE } from './tagged_calls';
 import { typedJson } from './typed_value';
 
 /** What a grammar cannot hold calls to in a way of writing them. */
@@ -35,7 +34,7 @@ export function tagArguments(
   written: WrittenCall,
   { name, parameters = {} }: FunctionTool['function'],
 ): object {
-  if (form.name.exec(written.name(name) + CLOSE)?.[1] !== name)
+  if (form.name.exec(written.name(name) + form.close)?.[1] !== name)
     throw new UnheldParameters(`name of the tool ${JSON.stringify(name)}`);
   const types = [parameters['type'] ?? 'object'].flat();
   const whole = ['enum', 'const'].find((key) => Object.hasOwn(parameters, key));

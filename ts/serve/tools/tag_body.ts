@@ -3,7 +3,7 @@ import type { CallWriter } from './call_writer';
 import type { FunctionTool } from './families';
 import { parameterTypes, type Schema } from './parameters';
 import type { TagForm } from './tag_forms';
-import { type CallBody, CLOSE } from './tagged_calls';
+import type { CallBody } from './tagged_calls';
 import type { ToolCallDelta } from './tool_parser';
 import { typedJson } from './typed_value';
 
@@ -59,8 +59,12 @@ export class TagBody implements CallBody {
 
   /** What the model was done with is complete, whatever tags it left out; a value that is cut off stays open, and is no JSON. */
   end(calls: ToolCallDelta[], cut: boolean): void {
-    if (this.state === 'name' && !cut && this.tool(this.form.name.exec(this.buffer + CLOSE)?.[1]) !== null) {
-      this.buffer += CLOSE;
+    if (
+      this.state === 'name' &&
+      !cut &&
+      this.tool(this.form.name.exec(this.buffer + this.form.close)?.[1]) !== null
+    ) {
+      this.buffer += this.form.close;
       this.readName(calls);
     }
     if (this.state === 'value' && (!cut || this.form.lastEnd?.test(this.buffer))) {

@@ -1,14 +1,16 @@
-// Calls whose arguments are tags around plain text: how two families write the parts of one.
+// Calls whose arguments are tags around plain text: how families write the parts of one.
 import { CLOSE, OPEN } from './tagged_calls';
 
-const literal = (text: string): string => text.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&');
+export const literal = (text: string): string => text.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&');
 /** Whatever one of these texts may be so far, nothing included. */
-const begun = (...texts: string[]): string =>
+export const begun = (...texts: string[]): string =>
   texts.flatMap((text) => Array.from(text, (_, i) => literal(text.slice(0, i)))).join('|');
 
 export interface TagForm {
   /** Where a call begins without a tag around it, too. */
   bare: string | null;
+  /** Behind a call, whatever else is left out. */
+  close: string;
   /** The tool's name, up to a tag that may follow it. */
   name: RegExp;
   /** All that may become one. */
@@ -36,7 +38,7 @@ export interface TagForm {
 
 /** Of names, and white space: more is no call, and need not be kept. */
 const NAME = '[^>\\n]{1,256}';
-const SPACE = '\\s{0,64}';
+export const SPACE = '\\s{0,64}';
 
 const FUNCTION = '<function=';
 const FUNCTION_END = '</function>';
@@ -48,6 +50,7 @@ const FUNCTION_CLOSE = `${FUNCTION_END}\\s{0,8}`;
 /** Qwen3-Coder and Qwen3.5: <function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>. */
 export const QWEN3_CODER: TagForm = {
   bare: FUNCTION,
+  close: CLOSE,
   name: new RegExp(`^${SPACE}${FUNCTION}(${NAME})>${SPACE}(?=${QWEN_TAGS.join('|')})`),
   nameBegins: new RegExp(
     `^${SPACE}(?:${begun(FUNCTION)}|${FUNCTION}(?:${NAME})?|${FUNCTION}${NAME}>${SPACE}(?:${begun(...QWEN_TAGS)}))$`,
@@ -78,6 +81,7 @@ const GLM_KEY = '[^<]{1,256}';
 /** GLM-4.5 and later: name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n, with or without the line breaks. */
 export const GLM45: TagForm = {
   bare: null,
+  close: CLOSE,
   name: new RegExp(`^${SPACE}(${GLM_NAME})${SPACE}(?=${KEY}|${CLOSE})`),
   nameBegins: new RegExp(`^${SPACE}(?:${GLM_NAME}${SPACE}(?:${begun(KEY, CLOSE)}))?$`),
   tag: new RegExp(GLM_TAGS.join('|')),

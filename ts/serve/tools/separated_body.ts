@@ -1,0 +1,86 @@
+// One call in a section: its name, a tag, and its arguments as one JSON object, which are given out as they come.
+import { ValueEnd } from './call_reader';
+import type { CallWriter } from './call_writer';
+import type { Section } from './sectioned_calls';
+import type { CallBody } from './tagged_calls';
+import type { ToolCallDelta } from './tool_parser';
+
+export interface SeparatedForm extends Section {
+  /** Up to the object of the arguments; its groups: `name` of the tool, and perhaps the `id` of the call. */
+  head: RegExp;
+  /** Behind the object. */
+  end: string;
+}
+
+const NONE = 'null';
+/** More is no head. */
+const LONGEST_HEAD = 1000;
+
+export class SeparatedBody implements CallBody {
+  done = false;
+  failed = false;
+  private state: 'head' | 'arguments' | 'end' = 'head';
+  private buffer = '';
+  private readonly value = new ValueEnd();
+  /** Nothing of the arguments has been read. */
+  private first = true;
+
+  constructor(
+    private readonly form: SeparatedForm,
+    private readonly writer: CallWriter,
+  ) {}
+
+  push(text: string, calls: ToolCallDelta[]): string {
+    this.buffer += text;
+    if (this.state === 'head') this.readHead(calls);
+    if (this.state === 'arguments') this.readArguments(calls);
+    if (this.state === 'end') this.readEnd();
+    if (!this.done) return '';
+    const left = this.buffer;
+    this.buffer = '';
+    return left;
+  }
+
+  rest(opening: string): string {
+    return this.state === 'head' ? opening + this.buffer : '';
+  }
+
+  private readHead(calls: ToolCallDelta[]): void {
+    const { head, end } = this.form;
+    const found = head.exec(this.buffer);
+    if (found === null) {
+      this.failed = this.buffer.length > LONGEST_HEAD || this.buffer.includes(end);
+      return;
+    }
+    const { name = '', id } = found.groups as { name?: string; id?: string };
+    calls.push(this.writer.begin(name, id));
+    this.buffer = this.buffer.slice(found[0].length);
+    this.state = 'arguments';
+  }
+
+  private readArguments(calls: ToolCallDelta[]): void {
+    if (this.first && this.buffer.startsWith(NONE)) {
+      calls.push(...this.writer.more('{}'));
+      this.buffer = this.buffer.slice(NONE.length);
+      this.state = 'end';
+      return;
+    }
+    this.first = false;
+    let taken = 0;
+    let ended = false;
+    while (taken < this.buffer.length && !ended)
+      ended = this.value.take(this.buffer[taken++] as string) !== false;
+    calls.push(...this.writer.more(this.buffer.slice(0, taken)));
+    this.buffer = this.buffer.slice(taken);
+    if (ended) this.state = 'end';
+  }
+
+  /** The fence around arguments is closed here, where there is one. */
+  private readEnd(): void {
+    const { end } = this.form;
+    const rest = this.buffer.replace(/^\s*`{0,3}\s*/, '');
+    if (rest.startsWith(end)) this.buffer = rest.slice(end.length);
+    else if (end.startsWith(rest)) return;
+    this.done = true;
+  }
+}
