@@ -22,7 +22,10 @@ uint64_t mixed(uint64_t x) {
 }  // namespace
 
 PagePool::PagePool(int64_t num_pages) : pages_(static_cast<size_t>(num_pages)) {
-  for (int64_t page = num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
+  for (int64_t page = num_pages; page-- > 0;) {
+    free_.push_back(static_cast<int32_t>(page));
+    pages_[static_cast<size_t>(page)].place = others_.insert(others_.end(), static_cast<int32_t>(page));
+  }
 }
 
 int32_t PagePool::take() {
@@ -32,7 +35,7 @@ int32_t PagePool::take() {
     free_.pop_back();
   } else if (!idle_.empty()) {
     page = idle_.front();
-    idle_.pop_front();
+    others_.splice(others_.end(), idle_, idle_.begin());
     erase_entry(page);
   } else {
     return -1;
@@ -41,9 +44,17 @@ int32_t PagePool::take() {
   return page;
 }
 
+bool PagePool::take(std::vector<int32_t>& pages) {
+  pages.push_back(-1);
+  pages.back() = take();
+  if (pages.back() >= 0) return true;
+  pages.pop_back();
+  return false;
+}
+
 void PagePool::hold(int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
-  if (p.holders++ == 0) idle_.erase(p.idle);
+  if (p.holders++ == 0) others_.splice(others_.end(), idle_, p.place);
 }
 
 void PagePool::release(int32_t page) {
@@ -51,7 +62,7 @@ void PagePool::release(int32_t page) {
   require(p.holders > 0, ErrorCode::kInternal, "[rollout] page ", page, " is released by nobody");
   if (--p.holders > 0) return;
   if (p.indexed) {
-    p.idle = idle_.insert(idle_.end(), page);
+    idle_.splice(idle_.end(), others_, p.place);
   } else {
     free_.push_back(page);
   }
@@ -129,7 +140,7 @@ void PagePool::forget(int32_t page) {
   if (!p.indexed) return;
   erase_entry(page);
   if (p.holders > 0) return;
-  idle_.erase(p.idle);
+  others_.splice(others_.end(), idle_, p.place);
   free_.push_back(page);
 }
 

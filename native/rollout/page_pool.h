@@ -31,6 +31,8 @@ class PagePool {
 
   // A page, held once; -1: none is left.
   int32_t take();
+  // The same behind `pages`; false: none is left. Where memory for it runs out no page is taken.
+  bool take(std::vector<int32_t>& pages);
   void hold(int32_t page);
   void release(int32_t page);
 
@@ -65,8 +67,8 @@ class PagePool {
     int32_t holders = 0;
     uint64_t key = 0;  // in the index
     bool indexed = false;
-    bool tail = false;  // of those, with the key of its parent
-    std::list<int32_t>::iterator idle;
+    bool tail = false;                   // of those, with the key of its parent
+    std::list<int32_t>::iterator place;  // in idle_ or others_
   };
   struct Entry {
     uint64_t parent;
@@ -80,7 +82,9 @@ class PagePool {
   std::function<void(int32_t)> forgotten_;
   std::vector<Page> pages_;
   std::vector<int32_t> free_;
+  // Each page is in one of two lists, so that it goes to the other without memory for it.
   std::list<int32_t> idle_;  // in the index alone, the first to go in front
+  std::list<int32_t> others_;
   std::unordered_map<uint64_t, Entry> index_;
   std::unordered_map<uint64_t, Entry> tails_;  // by parent
 };

@@ -42,8 +42,8 @@ void PrefixCache::match(Sequence& sequence) {
     const uint64_t before = parent(sequence);
     const int32_t page = pool_.find(before, tokens);
     if (page < 0) break;
-    pool_.hold(page);
     sequence.pages.push_back(page);
+    pool_.hold(page);
     if (has_states()) chains.push_back(sequence.chain);
     sequence.chain = PagePool::chain(before, tokens);
     ++sequence.chained;
@@ -66,7 +66,7 @@ bool PrefixCache::match_tail(Sequence& sequence) {
   if (has_states() && (!tail.whole || slots_.find(tail.page) < 0)) return false;
   pool_.hold(tail.page);
   sequence.tail = tail.page;
-  sequence.pages.push_back(pool_.take());
+  pool_.take(sequence.pages);
   sequence.computed += tail.count;
   return true;
 }

@@ -199,10 +199,9 @@ bool Rollout::step() {
     }
     scheduler_.computed(plan);
   } catch (...) {
-    scheduler_.drop();
     // Sequences may count on pages that another one was to fill in this step, and states of some layers are
     // those behind it: all begin again, whoever is aborted now.
-    scheduler_.preempt_all();
+    scheduler_.drop();
     throw;
   }
   // What fails from here on leaves keys and values that are right, and sequences that are never planned

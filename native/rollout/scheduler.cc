@@ -45,7 +45,9 @@ void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
           ": shorten the prompt or the response, or give the cache more memory (gpu_memory_utilization)");
   require(!by_id_.contains(request.id), ErrorCode::kInternal, "[rollout] request ", request.id,
           " is there already");
-  auto sequence = std::make_unique<Sequence>();
+  Owners owners;
+  owners.push_back(std::make_unique<Sequence>());
+  Sequence* const sequence = owners.front().get();
   sequence->tokens = request.prompt;
   sequence->arrival = arrivals_++;
   sequence->output.id = request.id;
@@ -54,17 +56,17 @@ void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   }
   sequence->images = std::move(images);
   sequence->request = std::move(request);
-  by_id_[sequence->request.id] = sequence.get();
+  by_id_[sequence->request.id] = sequence;
   drafter_.begin(*sequence);
   if (sequence->request.sampling.constrained) report(*sequence);
-  enqueue(std::move(sequence));
+  enqueue(owners, owners.begin());
 }
 
-void Scheduler::enqueue(Owner sequence) {
+void Scheduler::enqueue(Owners& from, Owners::iterator owner) {
   // Searched from the end, where most new requests belong.
   auto place = waiting_.end();
-  while (place != waiting_.begin() && before(*sequence, **std::prev(place))) --place;
-  waiting_.insert(place, std::move(sequence));
+  while (place != waiting_.begin() && before(**owner, **std::prev(place))) --place;
+  waiting_.splice(place, from, owner);
 }
 
 Sequence* Scheduler::find(uint64_t id) {
@@ -103,6 +105,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.features.reset();
   sequence.computed = sequence.chained = 0;
   sequence.shares = true;
+  sequence.running = false;
 }
 
 void Scheduler::start(Sequence& sequence, StepPlan& plan) {
@@ -113,30 +116,22 @@ void Scheduler::start(Sequence& sequence, StepPlan& plan) {
 // Preempts the running sequence that comes last (lowest priority, then newest). Never one that comes before
 // `sequence` or is in the plan of this step; false: there is none.
 bool Scheduler::preempt_for(const Sequence& sequence) {
-  size_t victim = running_.size();
-  for (size_t i = 0; i < running_.size(); ++i) {
-    const Sequence& other = *running_[i];
+  auto victim = running_.end();
+  for (auto i = running_.begin(); i != running_.end(); ++i) {
+    const Sequence& other = **i;
     if (&other == &sequence || other.planned || before(other, sequence) || other.pages.empty()) continue;
-    if (victim == running_.size() || before(*running_[victim], other)) victim = i;
+    if (victim == running_.end() || before(**victim, other)) victim = i;
   }
-  if (victim == running_.size()) return false;
+  if (victim == running_.end()) return false;
   ++preemptions_;
-  Owner owner = std::move(running_[victim]);
-  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim));
-  release(*owner);
-  owner->running = false;
-  enqueue(std::move(owner));
+  release(**victim);
+  enqueue(running_, victim);
   return true;
 }
 
 bool Scheduler::grow(Sequence& sequence, int64_t positions) {
   while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(positions)) {
-    const int32_t page = pool_.take();
-    if (page >= 0) {
-      sequence.pages.push_back(page);
-    } else if (!preempt_for(sequence)) {
-      return false;
-    }
+    if (!pool_.take(sequence.pages) && !preempt_for(sequence)) return false;
   }
   return true;
 }
@@ -182,12 +177,7 @@ void Scheduler::add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan) {
   run.guess = drafter_.guess(sequence, guess_room(sequence));
   int64_t rows = std::min(budget, drafter_.worth(run.guess, running()));
   while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(sequence.length() + rows)) {
-    const int32_t page = pool_.available() > running() ? pool_.take() : -1;
-    if (page >= 0) {
-      sequence.pages.push_back(page);
-    } else {
-      --rows;
-    }
+    if (pool_.available() <= running() || !pool_.take(sequence.pages)) --rows;
   }
   if (rows > 0) plan.apart = false;
   run.drafted = rows;
@@ -215,8 +205,7 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   }
   plan.apart = false;  // it may have taken over a page of this step
   start(sequence, plan);
-  running_.push_back(std::move(waiting_.front()));
-  waiting_.pop_front();
+  running_.splice(running_.end(), waiting_, waiting_.begin());
   if (idle(sequence)) return true;
   return add_run(sequence, budget, plan);
 }
@@ -235,11 +224,8 @@ void Scheduler::add_copies(StepPlan& plan) {
     if (!same) return;
     const size_t full = static_cast<size_t>(first.length() / kPagePositions);
     const bool own = first.pages.size() > full;  // a last page that is not full
-    if (own) {
-      const int32_t page = pool_.take();
-      if (page < 0) return;
-      next.pages.push_back(page);
-    }
+    next.pages.reserve(full + 1);
+    if (own && !pool_.take(next.pages)) return;
     for (size_t i = 0; i < full; ++i) pool_.hold(first.pages[i]);
     next.pages.insert(next.pages.begin(), first.pages.begin(),
                       first.pages.begin() + static_cast<std::ptrdiff_t>(full));
@@ -253,13 +239,22 @@ void Scheduler::add_copies(StepPlan& plan) {
     run.copies.push_back(&next);
     start(next, plan);
     next.planned = true;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    running_.splice(running_.end(), waiting_, waiting_.begin());
   }
 }
 
 StepPlan Scheduler::plan() {
   StepPlan plan;
+  try {
+    fill(plan);
+  } catch (...) {
+    settle(plan);
+    throw;
+  }
+  return plan;
+}
+
+void Scheduler::fill(StepPlan& plan) {
   int64_t budget = limits_.max_step_tokens;
   std::vector<Sequence*> order;
   for (const Owner& owner : running_) {
@@ -286,13 +281,13 @@ StepPlan Scheduler::plan() {
   }
   prefixes_.plan_snapshots(plan);
   for (PlannedRun& run : plan.runs) add_states(run, plan);
-  return plan;
 }
 
 // A state is what all rows before it have made of it: of a draft that of each row is kept, until it is known
 // how many of them count. Without room for all of them the draft is shorter.
 void Scheduler::add_states(PlannedRun& run, StepPlan& plan) {
   if (run.drafted == 0 || limits_.state_slots == 0) return;
+  run.states.reserve(static_cast<size_t>(run.drafted) + 1);  // no slot is taken where memory runs out
   while (static_cast<int64_t>(run.states.size()) < run.drafted) {
     const int64_t slot = prefixes_.take_spare();
     if (slot < 0) break;
@@ -335,13 +330,17 @@ void Scheduler::weights_changed(bool restart) {
 }
 
 void Scheduler::preempt_all() {
-  std::vector<Owner> again = std::move(running_);
-  running_.clear();
-  for (Owner& owner : again) {
-    release(*owner);
-    owner->running = false;
-    enqueue(std::move(owner));
+  while (!running_.empty()) {
+    const auto owner = running_.begin();
+    release(**owner);
+    enqueue(running_, owner);
   }
+}
+
+void Scheduler::drop() {
+  pool_.clear_index();
+  preempt_all();
+  for (const Owner& owner : waiting_) release(*owner);  // one was perhaps being admitted
 }
 
 void Scheduler::report(Sequence& sequence) {

@@ -42,16 +42,18 @@ class Scheduler {
 
   // Without runs when there is nothing to compute. Full pages of the plan are in the index already: the
   // caller copies the states and the tails that sequences of the plan begin with, computes the runs, or calls
-  // drop().
+  // drop(), also where this throws (std::bad_alloc).
   StepPlan plan();
   // The step has been computed. The state of a sequence is that behind what it has.
   void computed(StepPlan& plan);
-  // A step has failed, perhaps while it was planned: no page is found in the index any more.
-  void drop() { pool_.clear_index(); }
+  // A step has failed, perhaps while it was planned: no page is found in the index any more, since one may
+  // not have been filled, and all sequences wait to be computed again. Takes no memory.
+  void drop();
   // The sequence of the run has got the token that its draft had next, whose keys and values are therefore in
   // its pages.
   void accept(PlannedRun& run);
-  // Gives back the slots of states behind tokens that a draft had wrong. For every plan, in the end.
+  // Gives back the slots of states behind tokens that a draft had wrong. For every plan, in the end, also
+  // after drop().
   void settle(const StepPlan& plan);
   // How many tokens a guess may be worth while, of a sequence that decodes; 0: none.
   int64_t guess_room(const Sequence& sequence) const;
@@ -77,8 +79,12 @@ class Scheduler {
 
  private:
   using Owner = std::unique_ptr<Sequence>;
+  // Sequences go from one to the other without memory for it.
+  using Owners = std::list<Owner>;
 
-  void enqueue(Owner sequence);
+  void fill(StepPlan& plan);
+  // Of these owners one goes to those that wait.
+  void enqueue(Owners& from, Owners::iterator owner);
   bool grow(Sequence& sequence, int64_t positions);
   bool preempt_for(const Sequence& sequence);
   void release(Sequence& sequence);
@@ -96,8 +102,8 @@ class Scheduler {
   Drafter drafter_;
   uint64_t arrivals_ = 0;
   int64_t preemptions_ = 0;
-  std::list<Owner> waiting_;    // by priority, then arrival
-  std::vector<Owner> running_;  // by admission
+  Owners waiting_;  // by priority, then arrival
+  Owners running_;  // by admission
   std::unordered_map<uint64_t, Sequence*> by_id_;
   std::vector<RolloutOutput> outputs_;  // of sequences that have ended
   std::vector<uint64_t> reported_;      // of others

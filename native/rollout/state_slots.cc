@@ -22,16 +22,24 @@ void StateSlots::keep(int64_t slot, int32_t page, bool ready) {
     if (find(page) >= 0) touch(page);
     return release(slot);
   }
-  by_page_[page] = {slot, ready, ready ? ready_.insert(ready_.end(), page) : ready_.end()};
-  if (!ready) made_.push_back(page);
+  Snapshot snapshot{slot, ready, ready_.end()};
+  try {
+    if (!ready) made_.push_back(page);
+    if (ready) snapshot.place = ready_.insert(ready_.end(), page);
+    by_page_.emplace(page, snapshot);
+  } catch (...) {
+    if (snapshot.place != ready_.end()) ready_.erase(snapshot.place);
+    release(slot);
+    throw;
+  }
 }
 
 void StateSlots::make_ready() {
   for (const int32_t page : made_) {
     const auto found = by_page_.find(page);
     if (found == by_page_.end() || found->second.ready) continue;
-    found->second.ready = true;
     found->second.place = ready_.insert(ready_.end(), page);
+    found->second.ready = true;
   }
   made_.clear();
 }

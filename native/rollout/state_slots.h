@@ -26,8 +26,8 @@ class StateSlots {
   int64_t take();
   void release(int64_t slot) { free_.push_back(slot); }
 
-  // The slot, which the caller holds, is the snapshot behind this page; where there is one it is free. Not
-  // found before it is ready.
+  // The slot, which the caller holds, is the snapshot behind this page; where there is one it is free, and
+  // where memory runs out. Not found before it is ready.
   void keep(int64_t slot, int32_t page, bool ready);
   // The step has been computed: all snapshots are ready.
   void make_ready();

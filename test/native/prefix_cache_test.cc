@@ -210,7 +210,6 @@ class Play {
     for (const PlannedRun& run : plan.runs) check(*run.sequence);
     if (chance(200)) {  // the step fails
       scheduler_.drop();
-      scheduler_.preempt_all();
       CHECK(scheduler_.slots().held() == 0 && scheduler_.slots().snapshots() == 0);
       return;
     }
