@@ -21,21 +21,36 @@ struct Polynomial {
   double a, b, c;
 };
 
+// What further iterations have behind the last polynomial of a set: it once more, the first again, or none.
+enum class Behind { kLast, kFirst, kNone };
+
 struct CoefficientSet {
   const char* name;
   NewtonSchulz kind;
-  bool repeats_last;
+  Behind behind;
   std::vector<Polynomial> polynomials;
 };
 
 constexpr Polynomial kJordan{3.4445, -4.7750, 2.0315};
 
+// Of X / by in the place of X.
+constexpr Polynomial of_smaller(Polynomial p, double by) {
+  return {p.a / by, p.b / (by * by * by), p.c / (by * by * by * by * by)};
+}
+// [Note: margins of coefficients] Singular values begin at up to 1, which a matrix of rank one has. A
+// polynomial of CANS takes some to the very end of the interval that the next one is made for. That one is so
+// steep there that what bfloat16 rounds takes them out of it, and the others to 1e11. Polar Express, where
+// it was published, divides by 1.01 therefore (Algorithm 1), and its coefficients here have that in them.
+constexpr double kCansMargin = 1.02;
+// The first polynomial of AOL is below zero from 0.884 on: such a direction would come out reversed.
+constexpr double kAolMargin = 1 / 0.85;
+
 const std::vector<CoefficientSet>& coefficient_sets() {
   static const std::vector<CoefficientSet> sets{
-      {"simple", NewtonSchulz::kSimple, false, {kJordan}},
+      {"simple", NewtonSchulz::kSimple, Behind::kFirst, {kJordan}},
       {"quintic",
        NewtonSchulz::kQuintic,
-       false,
+       Behind::kFirst,
        {{4.0848, -6.8946, 2.9270},
         {3.9505, -6.3029, 2.6377},
         {3.7418, -5.5913, 2.3037},
@@ -43,7 +58,7 @@ const std::vector<CoefficientSet>& coefficient_sets() {
         {2.8366, -3.0525, 1.2012}}},
       {"polar_express",
        NewtonSchulz::kPolarExpress,
-       true,
+       Behind::kLast,
        {{8.2051, -22.9019, 16.4607},
         {4.0664, -2.8612, 0.5184},
         {3.9096, -2.8234, 0.5250},
@@ -54,22 +69,22 @@ const std::vector<CoefficientSet>& coefficient_sets() {
         {1.8750, -1.2500, 0.3750}}},
       {"cans",
        NewtonSchulz::kCans,
-       true,
-       {{8.4703, -25.1081, 18.6293},
-        {4.1828, -3.1087, 0.5806},
-        {3.9619, -2.9541, 0.5630},
-        {3.2866, -2.4647, 0.5074},
+       Behind::kLast,
+       {of_smaller({8.4703, -25.1081, 18.6293}, kCansMargin),
+        of_smaller({4.1828, -3.1087, 0.5806}, kCansMargin),
+        of_smaller({3.9619, -2.9541, 0.5630}, kCansMargin),
+        of_smaller({3.2866, -2.4647, 0.5074}, kCansMargin),
         {2.2737, -1.6447, 0.4162}}},
       {"aol",
        NewtonSchulz::kAol,
-       false,
-       {{4.0098, -7.0585, 2.4635},
+       Behind::kNone,
+       {of_smaller({4.0098, -7.0585, 2.4635}, kAolMargin),
         {3.4585, -5.5479, 2.5959},
         {2.7573, -3.2939, 1.4254},
         {2.7215, -3.0494, 1.3169}}},
       {"deepseekv4",
        NewtonSchulz::kDeepSeekV4,
-       true,
+       Behind::kLast,
        {kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, {2, -1.5, 0.5}}},
   };
   return sets;
@@ -82,7 +97,7 @@ const CoefficientSet& coefficient_set(NewtonSchulz kind) {
 
 Polynomial polynomial(const CoefficientSet& set, size_t iteration) {
   const size_t count = set.polynomials.size();
-  return set.polynomials[set.repeats_last ? std::min(iteration, count - 1) : iteration % count];
+  return set.polynomials[set.behind == Behind::kLast ? std::min(iteration, count - 1) : iteration % count];
 }
 
 // Rows of a symmetric product that are found together on a CPU. Fewer would keep fewer cores busy.
@@ -147,7 +162,10 @@ void validate(const MuonOptions& options) {
           "[optim] expected at least one iteration of Muon, got ", options.iterations);
   const CoefficientSet& set = coefficient_set(options.coefficients);
   const auto round = static_cast<int64_t>(set.polynomials.size());
-  require(set.repeats_last || options.iterations <= round || options.iterations % round == 0,
+  require(set.behind != Behind::kNone || options.iterations <= round, ErrorCode::kInvalidArgument,
+          "[optim] expected at most ", round, " iterations of Muon: the first polynomial of ", set.name,
+          " takes a singular value of one below zero, got ", options.iterations);
+  require(set.behind != Behind::kFirst || options.iterations <= round || options.iterations % round == 0,
           ErrorCode::kInvalidArgument, "[optim] expected at most ", round,
           " iterations of Muon, or a multiple of it: the first polynomial of ", set.name,
           " takes singular values away from one again, got ", options.iterations);

@@ -14,9 +14,9 @@
 // Newton-Schulz iteration brings near one.
 namespace troupe {
 
-// Coefficients of the iteration's polynomials, under the names of NVIDIA's emerging_optimizers, which
-// Megatron and so verl use. Where a set has fewer than there are iterations it begins again, or
-// (kPolarExpress, kCans, kDeepSeekV4) its last ones are repeated.
+// Coefficients of the iteration's polynomials, by the names of NVIDIA's emerging_optimizers (Megatron's and
+// so verl's). Behind its last one a set begins again, or (kPolarExpress, kCans, kDeepSeekV4) repeats it; kAol
+// ends. kCans and kAol leave margins that theirs do not: [Note: margins of coefficients].
 enum class NewtonSchulz {
   kSimple,        // Jordan's; torch.optim.Muon's
   kQuintic,       // Cesista's, leloykun.github.io/ponder/muon-opt-coeffs
@@ -45,7 +45,7 @@ struct MuonOptions {
   bool bfloat16 = true;  // products of the iteration; false: float32
 };
 // kInvalidArgument, naming the option; also for iterations that end among polynomials that have begun again:
-// the first ones take singular values away from one.
+// the first ones take singular values away from one, that of kAol even below zero.
 void validate(const MuonOptions& options);
 
 // The optimiser of an engine: AdamW on all parameters, or on those that are no matrices of linear layers.

@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,25 @@ MuonOptions in_float32() {
   return options;
 }
 
+// What the iteration of each set makes of singular values.
+MuonOptions with(const char* name, bool bfloat16) {
+  MuonOptions options;
+  options.bfloat16 = bfloat16;
+  options.coefficients = parse_newton_schulz(name);
+  options.iterations = name == std::string("deepseekv4") ? 10 : name == std::string("aol") ? 4 : 5;
+  return options;
+}
+constexpr std::array kSets{"simple", "quintic", "polar_express", "cans", "aol", "deepseekv4"};
+
+// [rows, columns] with these singular values.
+at::Tensor with_values(int64_t rows, int64_t columns, const std::vector<double>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  const auto turned = [&](int64_t size) {
+    return std::get<0>(at::linalg_qr(at::randn({size, count}, at::kDouble)));
+  };
+  return at::mm(turned(rows) * at::tensor(values, at::kDouble), turned(columns).t()).to(at::kFloat);
+}
+
 // The largest difference of an element, in root mean squares of all.
 double distance(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
@@ -77,12 +98,44 @@ TEST(wide_matrices) {
 TEST(singular_values_come_near_one) {
   at::manual_seed(2);
   const at::Tensor matrix = at::randn({48, 64});
-  for (const char* name : {"simple", "quintic", "polar_express", "cans", "aol", "deepseekv4"}) {
-    MuonOptions options = in_float32();
-    options.coefficients = parse_newton_schulz(name);
-    options.iterations = name == std::string("deepseekv4") ? 10 : name == std::string("aol") ? 4 : 5;
-    const at::Tensor s = at::linalg_svdvals(orthogonalized(matrix, options).to(at::kDouble));
+  for (const char* name : kSets) {
+    const at::Tensor s = at::linalg_svdvals(orthogonalized(matrix, with(name, false)).to(at::kDouble));
     CHECK(s.min().item<double>() > 0.6 && s.max().item<double>() < 1.3);
+  }
+}
+
+// Of a matrix of low rank they begin near one. None leaves the interval that a set is made for, whatever is
+// rounded, and no direction is reversed.
+TEST(singular_values_that_begin_large_come_near_one) {
+  at::manual_seed(6);
+  std::vector<at::Tensor> matrices{at::randn({1, 64}), at::randn({8, 1}), at::ones({1, 50}),
+                                   at::ones({3, 5})};
+  for (size_t rank = 1; rank <= 12; ++rank)
+    matrices.push_back(with_values(24, 40, std::vector<double>(rank, 1)));
+  for (double largest = 0.3; largest < 1; largest += 0.01) {
+    std::vector<double> values(12, std::sqrt((1 - largest * largest) / 11));
+    values[0] = largest;
+    matrices.push_back(with_values(40, 24, values));
+  }
+  for (const char* name : kSets) {
+    for (const bool bfloat16 : {false, true}) {
+      double least = 1, most = 1;
+      for (const at::Tensor& matrix : matrices) {
+        const auto [u, s, vt] = at::linalg_svd(matrix.to(at::kDouble), /*full_matrices=*/false);
+        const at::Tensor made =
+            at::mm(at::mm(u.t(), orthogonalized(matrix, with(name, bfloat16)).to(at::kDouble)), vt.t());
+        // Those that begin small may be on their way.
+        for (int64_t i = 0; i < s.numel(); ++i) {
+          if (s[i].item<double>() < 0.05 * matrix.norm().item<double>()) continue;
+          const double value = made[i][i].item<double>();
+          least = std::isnan(value) ? value : std::min(least, value);
+          most = std::isnan(value) ? value : std::max(most, value);
+        }
+      }
+      const bool near = least > 0.6 && most < 1.3;
+      if (!near) std::printf("%s, bfloat16 %d: %g to %g\n", name, bfloat16, least, most);
+      CHECK(near);
+    }
   }
 }
 
@@ -97,11 +150,15 @@ TEST(sets_of_coefficients_begin_again_or_repeat_their_last) {
 
   options.coefficients = NewtonSchulz::kCans;
   options.iterations = 7;
+  // All but the last leave a margin of 2 %.
+  const auto smaller = [](Polynomial p) {
+    return Polynomial{p.a / 1.02, p.b / std::pow(1.02, 3), p.c / std::pow(1.02, 5)};
+  };
   const Polynomial last{2.2737, -1.6447, 0.4162};
-  const std::vector<Polynomial> repeated{{8.4703, -25.1081, 18.6293},
-                                         {4.1828, -3.1087, 0.5806},
-                                         {3.9619, -2.9541, 0.5630},
-                                         {3.2866, -2.4647, 0.5074},
+  const std::vector<Polynomial> repeated{smaller({8.4703, -25.1081, 18.6293}),
+                                         smaller({4.1828, -3.1087, 0.5806}),
+                                         smaller({3.9619, -2.9541, 0.5630}),
+                                         smaller({3.2866, -2.4647, 0.5074}),
                                          last,
                                          last,
                                          last};
@@ -132,16 +189,22 @@ TEST(scales_are_those_of_the_shape) {
 }
 
 TEST(options_that_make_no_sense_are_refused) {
-  const auto with = [](const auto& change) {
+  const auto changed = [](const auto& change) {
     MuonOptions options;
     change(options);
     return options;
   };
-  CHECK_THROWS(validate(with([](MuonOptions& o) { o.momentum = 1; })), "momentum of Muon from 0 and below 1");
-  CHECK_THROWS(validate(with([](MuonOptions& o) { o.iterations = 0; })), "at least one iteration of Muon");
-  CHECK_THROWS(validate(with([](MuonOptions& o) { o.iterations = 6; })), "at most 5 iterations of Muon");
-  validate(with([](MuonOptions& o) { o.iterations = 10; }));
-  CHECK_THROWS(validate(with([](MuonOptions& o) { o.extra_scale = 0; })), "extra scale of Muon above 0");
+  CHECK_THROWS(validate(changed([](MuonOptions& o) { o.momentum = 1; })),
+               "momentum of Muon from 0 and below 1");
+  CHECK_THROWS(validate(changed([](MuonOptions& o) { o.iterations = 0; })), "at least one iteration of Muon");
+  CHECK_THROWS(validate(changed([](MuonOptions& o) { o.iterations = 6; })), "at most 5 iterations of Muon");
+  validate(changed([](MuonOptions& o) { o.iterations = 10; }));
+  CHECK_THROWS(validate(changed([](MuonOptions& o) {
+                 o.coefficients = NewtonSchulz::kAol;
+                 o.iterations = 8;
+               })),
+               "at most 4 iterations of Muon: the first polynomial of aol");
+  CHECK_THROWS(validate(changed([](MuonOptions& o) { o.extra_scale = 0; })), "extra scale of Muon above 0");
   CHECK_THROWS(parse_newton_schulz("cubic"), "known: simple, quintic, polar_express, cans, aol, deepseekv4");
   CHECK_THROWS(parse_muon_scale("rms"), "known: spectral, unit_rms_norm, shape_scaling");
 }

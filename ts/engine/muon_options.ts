@@ -22,7 +22,7 @@ export interface MuonOptions {
   extraScaleFactor?: number;
   /** Polynomials of the Newton-Schulz iteration. */
   coefficientType?: MuonCoefficients; // quintic
-  /** Its iterations, 5. Of quintic at most 5 or a multiple, of aol at most 4 or a multiple. */
+  /** Its iterations, 5. Of quintic at most 5 or a multiple, of aol at most 4. */
   numNsSteps?: number;
   /** Of its products. */
   dtype?: 'float32' | 'bfloat16'; // bfloat16

@@ -43,7 +43,8 @@ test.each([
   [['extra_scale_factor=0'], /muon_extra_scale_factor: expected a number > 0, got 0/],
   [['coefficient_type=cubic'], /muon_coefficient_type: expected one of simple, quintic/],
   [['num_ns_steps=6'], /muon_num_ns_steps: expected at most 5, or a multiple of it: quintic has 5/],
-  [['coefficient_type=aol'], /muon_num_ns_steps: expected at most 4, .* got 5/],
+  [['coefficient_type=aol'], /muon_num_ns_steps: expected at most 4: aol has 4 .* got 5/],
+  [['coefficient_type=aol', 'num_ns_steps=8'], /muon_num_ns_steps: expected at most 4: .* got 8/],
   [['split_qkv=false'], /q, k and v are orthogonalised each by itself/],
 ])('%j is refused', (keys, reason) => {
   expect(failure(muon(...keys)).message).toMatch(reason);
