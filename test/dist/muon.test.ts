@@ -81,12 +81,12 @@ test('moments of another optimiser are refused', async () => {
   await withActor({ optim: { lr: 1e-3 } }, async (actor) => {
     await actor.saveCheckpoint(ofAdamw);
     await expect(actor.loadCheckpoint(ofMuon)).rejects.toThrow(
-      /holds moments of Muon, and the actor learns by AdamW: create it with the option optim\.muon/,
+      /holds moments of Muon, and the actor learns by AdamW: create it with the option optim\.muon \(optim\.optimizer: muon\)/,
     );
   });
   await withActor(learning, (actor) =>
     expect(actor.loadCheckpoint(ofAdamw)).rejects.toThrow(
-      /holds moments of AdamW, and the actor learns by Muon: create it without the option optim\.muon/,
+      /holds moments of AdamW, and the actor learns by Muon: create it without the option optim\.muon \(optim\.optimizer: AdamW\)/,
     ),
   );
 });

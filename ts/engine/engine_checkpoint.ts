@@ -174,7 +174,7 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
       const [saved, own] = state.muon ? ['Muon', 'AdamW'] : ['AdamW', 'Muon'];
       throw new TroupeError(
         'INVALID_MODEL',
-        `[checkpoint] ${dir} holds moments of ${saved}, and the ${engine.role} learns by ${own}: create it ${state.muon ? 'with' : 'without'} the option optim.muon (optim.optimizer: ${saved.toLowerCase()}), or start from the checkpoint with 'model', without its optimiser state`,
+        `[checkpoint] ${dir} holds moments of ${saved}, and the ${engine.role} learns by ${own}: create it ${state.muon ? 'with' : 'without'} the option optim.muon (optim.optimizer: ${state.muon ? 'muon' : 'AdamW'}), or start from the checkpoint with 'model', without its optimiser state`,
       );
     }
     const at = path.join(dir, 'optimizer');
