@@ -12,52 +12,14 @@
 
 #include "base/parallel.h"
 #include "check.h"
-#include "engine/meta_kernels.h"
-#include "host_reads.h"
 #include "model/decoder_layout.h"
+#include "moe_shape.h"
 #include "parameters/parameter_store.h"
 
 using namespace troupe;
+using namespace troupe::test;
 
 namespace {
-
-constexpr int64_t kHidden = 24;
-
-struct Shape {
-  int64_t tokens, experts, top_k, intermediate;
-  bool normalize;
-  int64_t shared = 0;
-  bool gate = true;  // of the shared expert
-  RouterScore score = RouterScore::kSoftmax;
-  int64_t groups = 1, top_groups = 1;
-  double scale = 1;
-  bool biases = false;  // and the clamped SwiGLU of pairs, as in gpt-oss
-  int64_t group_best = 2;
-  bool wide = false;
-
-  bool sigmoid() const { return score == RouterScore::kSigmoid; }
-};
-
-ModelConfig config_of(const Shape& shape) {
-  ModelConfig c;
-  c.family = "qwen3_moe";
-  c.vocab_size = 8;
-  c.hidden_size = kHidden;
-  c.num_layers = 1;
-  c.num_heads = 2;
-  c.num_kv_heads = 2;
-  c.head_dim = 4;
-  c.intermediate_size = 8;
-  c.max_positions = 8;
-  c.sliding_windows = {0};
-  c.rope_inv_freq = {1, 0.5};
-  c.moe = MoeConfig{shape.experts, shape.top_k,  shape.intermediate, shape.normalize, shape.shared,
-                    shape.gate,    shape.score,  shape.sigmoid(),    shape.groups,    shape.top_groups,
-                    shape.scale,   shape.biases, shape.group_best,   shape.wide};
-  c.moe_layers = {true};
-  if (shape.biases) c.activation = Activation::kClampedSwiglu;
-  return c;
-}
 
 // Weights large enough that routing is decided and gradients are of order one.
 void fill(ParameterStore& store) {
@@ -376,27 +338,6 @@ TEST(weights_packed_once_give_the_bits_of_those_packed_per_pass) {
     moe.forward(rows, out, kDecodeRowTile, nullptr, {}, packed);
     CHECK(at::equal(out, all.narrow(0, begin, count)));
   }
-}
-
-// On a GPU an operation is a launch or two: their number grows neither with the rows nor with the experts.
-TEST(a_gpu_gets_one_product_for_a_matrix_of_all_experts) {
-  at::NoGradGuard no_grad;
-  install_meta_kernels();
-  const auto launches = [&](int64_t tokens, int64_t experts) {
-    const Shape shape{tokens, experts, 2, 16, true};
-    ParameterStore store(decoder_layout(config_of(shape)), at::kMeta, at::kBFloat16, /*training=*/true, 1);
-    const MoeMlp moe(store, config_of(shape), 0);
-    const SimulateGpu machine(true);
-    const at::Tensor x = at::empty({tokens, kHidden}, at::device(at::kMeta).dtype(at::kBFloat16));
-    return test::operations([&] {
-      MoeSaved saved;
-      moe.forward(x, at::empty_like(x), kRowTile, &saved);
-      moe.backward(x, x, saved, at::empty_like(x));
-    });
-  };
-  CHECK(launches(64, 4) > 0);
-  CHECK(launches(4096, 4) == launches(64, 4));
-  CHECK(launches(64, 64) == launches(64, 4));
 }
 
 TEST_MAIN()
