@@ -6,9 +6,11 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/counting_allocator.h"
 #include "check.h"
 
 // Directions of Muon against singular value decompositions in float64.
@@ -173,6 +175,18 @@ TEST(the_size_of_a_matrix_plays_no_part) {
     CHECK(distance(orthogonalized(matrix * size, in_float32()), direction) < 1e-5);
   const at::Tensor none = at::zeros({12, 20});
   CHECK(orthogonalized(none, in_float32()).equal(none) && orthogonalized(none, {}).equal(none));
+}
+
+// Of the longer one they would take 8 MB.
+TEST(products_are_of_the_shorter_side) {
+  install_counting_allocator(at::kMeta);
+  for (const auto& [rows, columns] : std::vector<std::array<int64_t, 2>>{{8, 2000}, {2000, 8}}) {
+    const at::Tensor matrix = at::empty({rows, columns}, at::device(at::kMeta).dtype(at::kFloat));
+    const auto count = std::make_shared<ByteCount>();
+    const CountAllocations scope(count, at::kMeta);
+    orthogonalized(matrix, {});
+    CHECK(count->peak() > 2 * 16'000 && count->peak() < 500'000);
+  }
 }
 
 TEST(scales_are_those_of_the_shape) {
