@@ -159,11 +159,16 @@ inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
     options.prediction.detach = draw.coin();
   }
   options.activation_offload = options.gradient_checkpointing && draw.coin();
+  const bool muon = draw.coin();
+  if (muon) {
+    options.optim->lr = 0.01;
+    options.optim->muon = MuonOptions{.extra_scale = 0.05, .bfloat16 = false};
+  }
   const auto axis = [](const char* name, int64_t size) { return name + std::to_string(size); };
   drawn.name = family + " " + axis("drawn from ", static_cast<int64_t>(seed)) +
                axis(": layers ", model.num_layers) + axis(", tp ", dims.tp) + axis(" cp ", dims.cp) +
                axis(" pp ", pipeline.stages) + axis(" vpp ", pipeline.chunks) +
-               axis(", further ", model.prediction_layers());
+               axis(", further ", model.prediction_layers()) + (muon ? ", Muon" : "");
   return drawn;
 }
 
