@@ -53,6 +53,8 @@ const EXAMPLES = {
   qwen2_5_vl: 'Qwen2.5-VL 3B, 7B, 32B, 72B ([images](#images))',
   qwen3_vl: 'Qwen3-VL 2B, 4B, 8B, 32B ([images](#images))',
   qwen3_vl_moe: 'Qwen3-VL-30B-A3B, 235B-A22B ([images](#images))',
+  glm4v: 'GLM-4.1V-9B, GLM-4.6V-Flash ([images](#images))',
+  glm4v_moe: 'GLM-4.5V, GLM-4.6V ([images](#images))',
   qwen3_5: 'the dense Qwen3.5 [with its images](#images)',
   qwen3_5_moe: 'the mixtures of Qwen3.5 [with their images](#images)',
   gpt2: 'GPT-2',

@@ -25,12 +25,17 @@ VisionConfig read_vision(const Field& dto) {
   vision.norm = kNorms[dto["norm"].word({"rms", "layer"})];
   vision.norm_eps = dto["normEps"].number();
   vision.patch_bias = dto["patchBias"].boolean();
+  vision.patch_norm = dto["patchNorm"].boolean();
+  vision.qkv_bias = dto["qkvBias"].boolean();
+  vision.layer_bias = dto["layerBias"].boolean();
   vision.window_side = dto["windowSide"].integer();
   vision.whole_layers = dto["wholeLayers"].integers();
   vision.patch_size = dto["patchSize"].integer();
   vision.temporal_patch_size = dto["temporalPatchSize"].integer();
   vision.merge_size = dto["mergeSize"].integer();
   vision.position_side = dto["positionSide"].integer();
+  vision.cubic_positions = dto["cubicPositions"].boolean();
+  vision.gated_merger_size = dto["gatedMergerSize"].integer();
   vision.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   vision.deepstack_layers = dto["deepstackLayers"].integers();
   vision.pixel_mean = dto["pixelMean"].numbers();

@@ -182,6 +182,7 @@ class DecoderLayout {
     group({.name = "vision.patches", .trainable = trained, .before_layers = true});
     add_matrix("vision.patches.weight", size, vision.patch_values(), everywhere(false));  // a convolution
     if (vision.patch_bias) add("vision.patches.bias", {size}, InitialValue::kZero, everywhere(false));
+    if (vision.patch_norm) add_tower_norm("vision.patches.norm", size, vision.norm);
     if (const int64_t side = vision.position_side; side > 0)
       add_matrix("vision.positions.weight", side * side, size, everywhere(false));
     const DecoderPart whole;  // on every rank, as Megatron has it
@@ -191,16 +192,33 @@ class DecoderLayout {
     all_ = std::move(tower.all_);
     group({.name = "vision.mergers", .trainable = trained, .before_layers = true});
     const auto merger = [&](const std::string& name, int64_t normed) {
-      add(name + ".norm.weight", {normed}, InitialValue::kOne, everywhere(false));
-      if (vision.norm == NormKind::kLayer)
-        add(name + ".norm.bias", {normed}, InitialValue::kZero, everywhere(false));
+      add_tower_norm(name + ".norm", normed, vision.norm);
       add_linear(name + ".in", merged, merged, true, everywhere(false));
       add_linear(name + ".out", c_.hidden_size, merged, true, everywhere(false));
     };
-    merger("vision.merger", size);
+    if (vision.gated_merger_size > 0) {
+      add_gated_merger(vision, merged);
+    } else {
+      merger("vision.merger", size);
+    }
     for (size_t k = 0; k < vision.deepstack_layers.size(); ++k)
       merger("vision.deepstack." + std::to_string(k), merged);
     for (size_t i = first; i < all_.parameters.size(); ++i) on_every_rank(all_.parameters[i].placement);
+  }
+  void add_tower_norm(const std::string& name, int64_t size, NormKind kind) {
+    add(name + ".weight", {size}, InitialValue::kOne, everywhere(false));
+    if (kind == NormKind::kLayer) add(name + ".bias", {size}, InitialValue::kZero, everywhere(false));
+  }
+  void add_gated_merger(const VisionConfig& vision, int64_t merged) {
+    const std::string prefix = "vision.merger.";
+    const int64_t width = c_.hidden_size, inner = vision.gated_merger_size;
+    add_tower_norm(prefix + "norm", vision.hidden_size, vision.norm);
+    add_matrix(prefix + "merge.weight", width, merged, everywhere(false));  // a convolution
+    add(prefix + "merge.bias", {width}, InitialValue::kZero, everywhere(false));
+    add_weight(prefix + "proj", width, width, everywhere(false));
+    add_tower_norm(prefix + "proj_norm", width, NormKind::kLayer);
+    add_weight(prefix + "in", 2 * inner, width, everywhere(false), {inner, inner});
+    add_weight(prefix + "out", width, inner, everywhere(false));
   }
   // What one rank would have: each of them has it, and computes all of its gradient.
   void on_every_rank(Placement& placement) const {

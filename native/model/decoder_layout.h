@@ -41,9 +41,12 @@
 //   of a layer that predicts further tokens (prediction), beside those of any layer:
 //   layers.{i}.predict.{token_norm,hidden_norm,norm}.weight [H]   layers.{i}.predict.in.weight [H, 2H]
 //   with a tower for images of width C (vision): vision.patches.{weight [C, patch values], bias}
+//   vision.patches.norm.{weight,bias} [C] (patch_norm)
 //   vision.positions.weight [side^2, C]     vision.layers.{i}.*, as those of the decoder
 //   vision.merger.*, vision.deepstack.{k}.* with M = C * merge_size^2:
 //   norm.{weight,bias} [C, in deepstack M]   in.{weight [M, M], bias}   out.{weight [H, M], bias}
+//   vision.merger.* with a gate (gated_merger_size G): norm.{weight,bias} [C]   merge.{weight [H, M], bias}
+//   proj.weight [H, H]   proj_norm.{weight,bias} [H]   in.weight [2G, H]   out.weight [H, G]
 namespace troupe {
 
 // A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights

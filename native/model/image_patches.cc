@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/parallel.h"
@@ -13,13 +14,14 @@ namespace troupe {
 
 namespace {
 
-// Places between the learned positions of one axis, and how near each is: of `index` among `size` patches.
+// Places among the learned positions of one axis, and how much each counts: of `index` among `size` patches.
 struct Taps {
-  std::array<int64_t, 2> place;
-  std::array<float, 2> weight;
+  std::array<int64_t, 4> place;
+  std::array<float, 4> weight;
 };
 
-Taps taps(int64_t index, int64_t size, int64_t side) {
+// The first two.
+Taps linear_taps(int64_t index, int64_t size, int64_t side) {
   // float32, as transformers has it.
   const float source =
       static_cast<float>(index * (side - 1)) / static_cast<float>(std::max<int64_t>(size - 1, 1));
@@ -27,6 +29,25 @@ Taps taps(int64_t index, int64_t size, int64_t side) {
   const auto first = static_cast<int64_t>(below);
   const float beyond = source - below;
   return {{first, std::min(first + 1, side - 1)}, {1 - beyond, beyond}};
+}
+
+// All four: cubic convolution (Keys, 1981) with a = -0.75; beyond the edges lies what is at them. As
+// grid_sample of PyTorch has it with align_corners false.
+Taps cubic_taps(int64_t index, int64_t size, int64_t side) {
+  constexpr double kA = -0.75;
+  const auto near = [](double d) { return ((kA + 2) * d - (kA + 3)) * d * d + 1; };
+  const auto far = [](double d) { return ((kA * d - 5 * kA) * d + 8 * kA) * d - 4 * kA; };
+  const double source =
+      (static_cast<double>(index) + 0.5) / static_cast<double>(size) * static_cast<double>(side) - 0.5;
+  const double below = std::floor(source), beyond = source - below;
+  const std::array<double, 4> weights{far(1 + beyond), near(beyond), near(1 - beyond), far(2 - beyond)};
+  Taps taps{};
+  for (size_t tap = 0; tap < 4; ++tap) {
+    const int64_t place = static_cast<int64_t>(below) + static_cast<int64_t>(tap) - 1;
+    taps.place[tap] = std::clamp<int64_t>(place, 0, side - 1);
+    taps.weight[tap] = static_cast<float>(weights[tap]);
+  }
+  return taps;
 }
 
 // The tokens of an image in the order of its windows: squares of `side` tokens from the upper left corner on,
@@ -84,9 +105,11 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
     return at::empty(shape, at::device(SimulateGpu::active() ? at::kCPU : at::kMeta).dtype(type));
   };
   all.values = zeros({rows, config.patch_values()}, at::kFloat);
-  for (size_t tap = 0; side > 0 && tap < 4; ++tap) {
-    all.positions[tap] = zeros({rows}, at::kLong);
-    all.weights[tap] = zeros({rows}, at::kFloat);
+  const auto taps = config.cubic_positions ? cubic_taps : linear_taps;
+  const size_t reach = config.cubic_positions ? 4 : 2;
+  for (size_t tap = 0; side > 0 && tap < reach * reach; ++tap) {
+    all.positions.push_back(zeros({rows}, at::kLong));
+    all.weights.push_back(zeros({rows}, at::kFloat));
   }
   const int64_t axis = config.head_dim() / 4;
   const at::Tensor angles = zeros({rows, 2 * axis}, at::kDouble);
@@ -120,8 +143,8 @@ ImagePatches image_patches(const VisionConfig& config, const std::vector<Image>&
       }
       if (side > 0) {
         const Taps vertical = taps(row, height, side), horizontal = taps(column, width, side);
-        for (size_t tap = 0; tap < 4; ++tap) {
-          const size_t v = tap / 2, h = tap % 2;
+        for (size_t tap = 0; tap < all.positions.size(); ++tap) {
+          const size_t v = tap / reach, h = tap % reach;
           all.positions[tap].data_ptr<int64_t>()[at] = vertical.place[v] * side + horizontal.place[h];
           all.weights[tap].data_ptr<float>()[at] = vertical.weight[v] * horizontal.weight[h];
         }

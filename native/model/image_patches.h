@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -21,10 +20,11 @@ struct ImagePatches {
   at::Tensor values;       // [T, channels * frames * patch rows * patch columns] float32, normalised
   ops::Segments segments;  // one for each image, without its padding
   ops::Segments windows;   // those of each image; none without windows
-  // Bilinear interpolation in the square of learned positions, corners on corners: four of them for each row
-  // and their weights, in which what is padded has none. Undefined without learned positions.
-  std::array<at::Tensor, 4> positions;  // [T] int64
-  std::array<at::Tensor, 4> weights;    // [T] float32
+  // Interpolation in the square of learned positions: so many of them for each row and their weights, in
+  // which what is padded has none. Four, bilinear with corners on corners, or 16
+  // (VisionConfig::cubic_positions), bicubic with centres on centres; none without learned positions.
+  std::vector<at::Tensor> positions;  // [T] int64
+  std::vector<at::Tensor> weights;    // [T] float32
   at::Tensor cos, sin;    // [T, head_dim / 2] float32: the first half by row, the second by column
   at::Tensor token_rows;  // [tokens] int64, in the order of ImageSpan: which of T / merge_size^2 rows
 };

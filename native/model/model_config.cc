@@ -67,6 +67,10 @@ void validate_vision(const ModelConfig& c) {
   require(v.position_side >= 0 && v.window_side >= 0, ErrorCode::kInvalidModel,
           "[model] expected vision.position_side and window_side >= 0, got ", v.position_side, " and ",
           v.window_side);
+  require(v.gated_merger_size >= 0 && (v.gated_merger_size == 0 || v.deepstack_layers.empty()),
+          ErrorCode::kInvalidModel,
+          "[model] expected vision.gated_merger_size >= 0, and 0 beside vision.deepstack_layers, got ",
+          v.gated_merger_size);
   // Tiles of rows hold whole tokens.
   require(v.merge_size >= 1 && kRowTile % (v.merge_size * v.merge_size) == 0, ErrorCode::kInvalidModel,
           "[model] expected vision.merge_size whose square divides ", kRowTile, ", got ", v.merge_size);
@@ -130,7 +134,8 @@ ModelConfig vision_layers(const VisionConfig& vision) {
   layers.norm_eps = vision.norm_eps;
   layers.attention_scale = 1 / std::sqrt(static_cast<double>(vision.head_dim()));
   layers.sliding_windows.assign(static_cast<size_t>(vision.num_layers), 0);
-  layers.qkv_bias = layers.output_bias = layers.mlp_bias = true;
+  layers.qkv_bias = vision.qkv_bias;
+  layers.output_bias = layers.mlp_bias = vision.layer_bias;
   layers.gated_mlp = vision.gated_mlp;
   layers.activation = vision.activation;
   // The first half of a head's pairs turns by the row of a patch, the second by its column.

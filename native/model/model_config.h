@@ -74,7 +74,7 @@ struct PredictionConfig {
 };
 
 // The tower that reads images (Qwen3-VL, arXiv:2511.21631, section 2; Qwen3.5; Qwen2.5-VL, arXiv:2502.13923,
-// section 2.1): model/vision_tower.h.
+// section 2.1; GLM-4.1V, arXiv:2507.01006, section 2): model/vision_tower.h.
 struct VisionConfig {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
@@ -87,9 +87,15 @@ struct VisionConfig {
   int64_t patch_size = 0;           // pixels on a side
   int64_t temporal_patch_size = 0;  // frames of a patch, of which an image is all
   bool patch_bias = true;           // of the product that patches go through
+  bool patch_norm = false;          // behind that product
+  bool qkv_bias = true;             // of the layers
+  bool layer_bias = true;           // of the other products of the layers
   int64_t merge_size = 0;           // patches on a side that one token of the decoder stands for
   int64_t position_side = 0;        // of the square of learned positions; 0: there are none
-  int64_t window_side = 0;          // tokens on a side of the squares that attention sees; 0: all of an image
+  bool cubic_positions = false;     // these are interpolated as model/image_patches.h says
+  int64_t gated_merger_size =
+      0;                    // inner width of a merger with a gate (model/gated_merger.h); 0: it has none
+  int64_t window_side = 0;  // tokens on a side of the squares that attention sees; 0: all of an image
   std::vector<int64_t> whole_layers;  // with windows: the layers that see all of an image all the same
   std::vector<double> rope_inv_freq;  // [head_dim / 4], by which rows turn, and columns
   // After these of its layers a merger makes what is added behind the decoder's layers 0, 1, ...

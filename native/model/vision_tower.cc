@@ -19,7 +19,7 @@ VisionTower::VisionTower(const ModelConfig& config, const ParameterStore& store,
       dtype_(dtype),
       trained_(store.at("vision.patches.weight").grad.defined()),
       patches_(store, "vision.patches"),
-      merger_(store, config, "vision.merger", /*together=*/false),
+      merger_(last_merger(store, config)),
       patches_group_(store.at("vision.patches.weight").group),
       mergers_group_(store.at("vision.merger.out.weight").group) {
   if (config_.position_side > 0) {
@@ -27,15 +27,18 @@ VisionTower::VisionTower(const ModelConfig& config, const ParameterStore& store,
     positions_grad_ = store.at("vision.positions.weight").grad;
   }
   const ModelConfig layers = vision_layers(config_);
+  if (config_.patch_norm) patch_norm_ = Norm(store, layers, "vision.patches.norm");
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     blocks_.emplace_back(store, layers, layer);
     block_groups_.push_back(store.at("vision.layers." + std::to_string(layer) + ".attn.qkv.weight").group);
   }
   for (size_t k = 0; k < config_.deepstack_layers.size(); ++k)
-    deepstack_.emplace_back(store, config, "vision.deepstack." + std::to_string(k), /*together=*/true);
+    deepstack_.emplace_back(store, config, "vision.deepstack." + std::to_string(k));
 }
 
-at::Tensor VisionTower::embed(const ImagePatches& patches, const at::Tensor& values) const {
+at::Tensor VisionTower::embed(VisionPass& pass, bool training) const {
+  const ImagePatches& patches = pass.patches;
+  const at::Tensor& values = pass.values;
   const int64_t rows = values.size(0);
   const at::Tensor x = at::empty({rows, config_.hidden_size}, values.options());
   at::Tensor added;
@@ -49,9 +52,19 @@ at::Tensor VisionTower::embed(const ImagePatches& patches, const at::Tensor& val
     added = positions.to(dtype_);
   }
   const Linear::Packed weight = patches_.pack_forward();
+  const at::Tensor product = patch_norm_.defined() ? at::empty_like(x) : at::Tensor();
+  const NormStats stats = training ? NormStats::make(patch_norm_, rows) : NormStats{};
+  if (training) {
+    pass.patch_rows = product;
+    pass.patch_norm = stats;
+  }
   for_each_row_tile(rows, kRowTile, device_, [&](int64_t begin, int64_t end) {
     const auto of = [&](const at::Tensor& t) { return t.narrow(0, begin, end - begin); };
-    if (added.defined()) {
+    if (patch_norm_.defined()) {
+      patches_.forward(of(values), of(product), weight);
+      norm_forward(patch_norm_, of(product), of(x), stats.rows(begin, end - begin));
+      if (added.defined()) of(x).add_(of(added));
+    } else if (added.defined()) {
       patches_.forward_add(of(values), of(added), of(x), weight);
     } else {
       patches_.forward(of(values), of(x), weight);
@@ -61,7 +74,9 @@ at::Tensor VisionTower::embed(const ImagePatches& patches, const at::Tensor& val
 }
 
 void VisionTower::embed_backward(const at::Tensor& dx, const VisionPass& pass) const {
-  patches_.accumulate_grad(dx, pass.values);
+  patches_.accumulate_grad(
+      patch_norm_.defined() ? norm_rows_backward(patch_norm_, dx, pass.patch_rows, pass.patch_norm) : dx,
+      pass.values);
   if (!positions_.defined()) return;
   const at::Tensor d_positions = dx.to(at::kFloat);
   for (size_t tap = 0; tap < pass.patches.positions.size(); ++tap) {
@@ -92,7 +107,7 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
     p.rows.phase = phase;
     p.windows = p.rows;
     p.windows.segments = p.patches.windows;
-    x = embed(p.patches, p.values);
+    x = embed(p, training);
     p.patches.values.reset();
   }
   patches.end();
@@ -118,7 +133,7 @@ ImageFeatures VisionTower::forward(const std::vector<Image>& images, VisionPass*
     const auto tokens = [&](const VisionMerger& merger, const at::Tensor& rows, MergerSaved& saved) {
       return merger.forward(rows, training ? &saved : nullptr).index_select(0, p.token_rows);
     };
-    features.embeddings = tokens(merger_, x, p.merger);
+    features.embeddings = tokens(*merger_, x, p.merger);
     for (size_t k = 0; k < deepstack_.size(); ++k)
       features.deepstack.push_back(tokens(deepstack_[k], stacked[k], p.deepstack[k]));
   }
@@ -140,7 +155,7 @@ void VisionTower::backward(const ImageFeatures& gradients, VisionPass& pass, Par
       const at::Tensor all = at::zeros({saved.inner.size(0), tokens.size(1)}, tokens.options());
       return all.index_copy_(0, pass.token_rows, tokens);
     };
-    dx = merger_.backward(rows(gradients.embeddings, pass.merger), pass.merger);
+    dx = merger_->backward(rows(gradients.embeddings, pass.merger), pass.merger);
     for (size_t k = 0; k < deepstack_.size(); ++k)
       d_stacked[k] =
           deepstack_[k].backward(rows(gradients.deepstack[k], pass.deepstack[k]), pass.deepstack[k]);

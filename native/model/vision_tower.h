@@ -4,13 +4,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "batch/images.h"
 #include "model/activation_stack.h"
 #include "model/block.h"
 #include "model/image_patches.h"
+#include "model/plain_merger.h"
 #include "model/vision_merger.h"
 #include "parameters/parameter_access.h"
 #include "parameters/parameter_store.h"
@@ -26,7 +27,9 @@ struct ImageFeatures {
 // What the backward pass of a tower reads.
 struct VisionPass {
   ImagePatches patches;
-  at::Tensor values;         // [T, patch values] in the compute dtype
+  at::Tensor values;      // [T, patch values] in the compute dtype
+  at::Tensor patch_rows;  // [T, C] before the norm behind the patches' product; undefined without one
+  NormStats patch_norm;
   RowContext rows, windows;  // of layers that see all of an image, and of those that see windows
   std::vector<BlockSaved> blocks;
   ActivationStack inputs;  // of the blocks, with checkpointing
@@ -41,7 +44,8 @@ struct VisionPass {
 
 // Patch embedding as a product, learned positions, blocks whose rows see all patches of their image, mergers
 // (Qwen3-VL, arXiv:2511.21631, section 2); or without learned positions, and with blocks that see windows
-// (Qwen2.5-VL, arXiv:2502.13923, section 2.1). Images are computed in tiles of their own rows
+// (Qwen2.5-VL, arXiv:2502.13923, section 2.1); or with a norm behind the patches' product and a merger with a
+// gate (GLM-4.1V, arXiv:2507.01006, section 2). Images are computed in tiles of their own rows
 // (image_patches.h): on a CPU the features of an image have the same bits whatever else is there.
 class VisionTower {
  public:
@@ -61,7 +65,8 @@ class VisionTower {
   void backward(const ImageFeatures& gradients, VisionPass& pass, ParameterAccess* access);
 
  private:
-  at::Tensor embed(const ImagePatches& patches, const at::Tensor& values) const;
+  // patches and values of the pass; what its backward reads where it is for `training`.
+  at::Tensor embed(VisionPass& pass, bool training) const;
   void embed_backward(const at::Tensor& dx, const VisionPass& pass) const;
 
   VisionConfig config_;
@@ -69,10 +74,11 @@ class VisionTower {
   at::ScalarType dtype_;
   bool trained_;
   Linear patches_;
+  Norm patch_norm_;                        // undefined: there is none
   at::Tensor positions_, positions_grad_;  // [side^2, C]; undefined without them
   std::vector<Block> blocks_;
-  VisionMerger merger_;
-  std::vector<VisionMerger> deepstack_;
+  std::unique_ptr<VisionMerger> merger_;
+  std::vector<PlainMerger> deepstack_;
   size_t patches_group_, mergers_group_;
   std::vector<size_t> block_groups_;
 };

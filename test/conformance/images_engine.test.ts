@@ -40,6 +40,8 @@ const CACHE = {
   qwen2_5_vl: PAGES / 2,
   qwen3_vl: PAGES,
   qwen3_vl_moe: PAGES,
+  glm4v: PAGES,
+  glm4v_moe: PAGES,
   qwen3_5: 400_000,
   qwen3_5_moe: 200_000,
 };

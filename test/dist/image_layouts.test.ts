@@ -68,7 +68,7 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
   [
     'ep 2 x tp 2, sequence parallel',
     ['four', { parallel: { ...SEQUENCE, ep: 2 } }],
-    ['qwen3_vl_moe', 'qwen3_5_moe'],
+    ['qwen3_vl_moe', 'glm4v_moe', 'qwen3_5_moe'],
   ],
   [
     'a frozen tower on tp 2 x pp 2',
@@ -91,7 +91,7 @@ const LAYOUTS: readonly [string, On, (readonly VisionName[])?][] = [
   ['fsdp 2 x cp 2', ['four', { ...AT_ONCE, parallel: { cp: 2 } }], SHARE_ROWS],
   ['cp 2 x tp 2, sequence parallel', ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 } }], SHARE_ROWS],
   ['megatron: cp 2 x pp 2', ['four', { strategy: 'megatron', parallel: { cp: 2, pp: 2 } }], SHARE_ROWS],
-  ['ep 2 x cp 2', ['two', { ...AT_ONCE, parallel: { cp: 2, ep: 2 } }], ['qwen3_vl_moe']],
+  ['ep 2 x cp 2', ['two', { ...AT_ONCE, parallel: { cp: 2, ep: 2 } }], ['qwen3_vl_moe', 'glm4v_moe']],
   [
     'a frozen tower on cp 2 x tp 2',
     ['four', { ...AT_ONCE, parallel: { ...SEQUENCE, cp: 2 }, freezeVisionTower: true }],

@@ -29,6 +29,8 @@ export const VISION_NAMES = [
   'qwen2_5_vl',
   'qwen3_vl',
   'qwen3_vl_moe',
+  'glm4v',
+  'glm4v_moe',
   'qwen3_5',
   'qwen3_5_moe',
 ] as const;
@@ -72,6 +74,15 @@ export const SEQUENCES = plain.sequences;
 
 /** Height, width, least and most pixels, and what transformers' smart_resize makes of them. */
 export const SIZES = read('sizes.json') as readonly number[][];
+
+/** Those of Glm4vImageProcessor, of tokens of 28 pixels and of two frames; null: too oblong. */
+export const GLM_SIZES = read('glm_sizes.json') as readonly (readonly [
+  height: number,
+  width: number,
+  least: number,
+  most: number,
+  size: [number, number] | null,
+])[];
 
 export const READING = { ...readImageProcessor(VISION_MODEL), imageToken: IMAGE_TOKEN };
 

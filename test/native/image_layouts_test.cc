@@ -7,6 +7,7 @@
 #include "model/image_patches.h"
 #include "model/stage_layout.h"
 #include "model/transformer.h"
+#include "model/vision_merger.h"
 #include "ranks.h"
 #include "small_model.h"
 #include "ulysses/sequence_group.h"
@@ -36,6 +37,19 @@ ModelConfig model() {
                           .pixel_std = {0.5, 0.5, 0.5},
                           .image_token = kImageToken,
                           .rope_axes = {0, 1, 2, 0}};
+  return c;
+}
+
+// With a norm behind the patches, bicubic positions and a merger with a gate.
+ModelConfig gated_model() {
+  ModelConfig c = model();
+  VisionConfig& v = *c.vision;
+  v.norm = NormKind::kRms;
+  v.gated_mlp = v.patch_norm = v.cubic_positions = true;
+  v.activation = Activation::kSilu;
+  v.qkv_bias = v.layer_bias = false;
+  v.gated_merger_size = 12;
+  v.deepstack_layers.clear();
   return c;
 }
 
@@ -87,8 +101,8 @@ struct Gradients {
   std::vector<at::Tensor> values;
 };
 
-Gradients tower_gradients(const Place& place, bool checkpointing, const PackedTokens& whole = rows()) {
-  const ModelConfig config = model();
+Gradients tower_gradients(const Place& place, bool checkpointing, const PackedTokens& whole = rows(),
+                          const ModelConfig& config = model()) {
   ParameterStore store(decoder_layout(config, std::nullopt, part_of(place.exchange)), at::kCPU, at::kFloat,
                        /*training=*/true, /*seed=*/7);
   store.initialize_missing();
@@ -125,24 +139,68 @@ TEST(every_rank_finds_the_whole_gradient_of_its_tower) {
   // The second of two ranks begins in the second image.
   const PackedTokens packed = rows();
   CHECK(packed.images[1].row < 256 && packed.images[1].row + kImageTokens > 256);
-  const Gradients one = tower_gradients({}, false);
-  CHECK(one.names.size() == 2 + 1 + 2 * 12 + 3 * 6);
-  for (const bool sequence_parallel : {false, true}) {
-    std::vector<Gradients> ranks(2);
-    check_all(2, [&](Communicator& comm) {
-      const Exchange exchange(comm, sequence_parallel);
-      ranks[static_cast<size_t>(comm.rank())] = tower_gradients({&exchange}, sequence_parallel);
-    });
-    CHECK(ranks[0].hidden.equal(ranks[1].hidden));
-    CHECK((ranks[0].hidden - one.hidden).abs().max().item<double>() < 1e-5);
-    for (size_t i = 0; i < one.names.size(); ++i) {
-      const at::Tensor &first = ranks[0].values[i], &expected = one.values[i];
-      CHECK(expected.abs().max().item<double>() > 0);
-      report(first.equal(ranks[1].values[i]), __FILE__, __LINE__, "same bits: " + one.names[i]);
-      const double apart = ((first - expected).norm() / expected.norm()).item<double>();
-      report(apart < 1e-4, __FILE__, __LINE__, one.names[i] + ": " + std::to_string(apart));
+  for (const ModelConfig& config : {model(), gated_model()}) {
+    const Gradients one = tower_gradients({}, false, packed, config);
+    const bool gated = config.vision->gated_merger_size > 0;
+    CHECK(one.names.size() == (gated ? 3 + 1 + 2 * 6 + 8 : 2 + 1 + 2 * 12 + 3 * 6));
+    for (const bool sequence_parallel : {false, true}) {
+      std::vector<Gradients> ranks(2);
+      check_all(2, [&](Communicator& comm) {
+        const Exchange exchange(comm, sequence_parallel);
+        ranks[static_cast<size_t>(comm.rank())] =
+            tower_gradients({&exchange}, sequence_parallel, packed, config);
+      });
+      CHECK(ranks[0].hidden.equal(ranks[1].hidden));
+      CHECK((ranks[0].hidden - one.hidden).abs().max().item<double>() < 1e-5);
+      for (size_t i = 0; i < one.names.size(); ++i) {
+        const at::Tensor &first = ranks[0].values[i], &expected = one.values[i];
+        CHECK(expected.abs().max().item<double>() > 0);
+        report(first.equal(ranks[1].values[i]), __FILE__, __LINE__, "same bits: " + one.names[i]);
+        const double apart = ((first - expected).norm() / expected.norm()).item<double>();
+        report(apart < 1e-4, __FILE__, __LINE__, one.names[i] + ": " + std::to_string(apart));
+      }
     }
   }
+}
+
+// By differences: a step along the gradient of each parameter changes a loss by as much as its square says.
+TEST(gradients_of_a_merger_with_a_gate_are_those_of_its_features) {
+  set_num_threads(1);
+  const ModelConfig config = gated_model();
+  ParameterStore store(decoder_layout(config), at::kCPU, at::kFloat, /*training=*/true, /*seed=*/3);
+  store.initialize_missing();
+  // Larger than they begin, so that rounding is small beside what a step changes.
+  for (const Parameter& parameter : store.all())
+    if (parameter.info.shape.size() > 1) parameter.compute.mul_(10);
+  const std::unique_ptr<VisionMerger> merger = last_merger(store, config);
+  const at::Tensor x = at::arange(4 * 37 * 16, at::kFloat).mul(0.37).sin().view({-1, 16});
+  const at::Tensor dy = at::arange(37 * config.hidden_size, at::kFloat).mul(0.7).cos().view({37, -1});
+  const auto loss = [&](const at::Tensor& rows) {
+    return (merger->forward(rows, nullptr).to(at::kDouble) * dy).sum().item<double>();
+  };
+  MergerSaved saved;
+  CHECK(merger->forward(x, &saved).equal(merger->forward(x, nullptr)));
+  const at::Tensor dx = merger->backward(dy, saved);
+  const auto compare = [&](const at::Tensor& value, const at::Tensor& gradient, const std::string& name) {
+    const at::Tensor step = gradient * (1e-3 / gradient.norm().item<double>());
+    const at::Tensor before = value.clone();
+    value.add_(step);
+    const double above = loss(x);
+    value.copy_(before).sub_(step);
+    const double below = loss(x);
+    value.copy_(before);
+    const double slope = (above - below) / 2e-3, expected = gradient.norm().item<double>();
+    report(std::abs(slope / expected - 1) < 0.02, __FILE__, __LINE__,
+           name + ": " + std::to_string(slope) + " beside " + std::to_string(expected));
+  };
+  compare(x, dx, "rows");
+  int64_t compared = 0;
+  for (const Parameter& parameter : store.all()) {
+    if (parameter.info.name.rfind("vision.merger.", 0) != 0) continue;
+    compare(parameter.compute, parameter.grad, parameter.info.name);
+    ++compared;
+  }
+  CHECK(compared == 8);
 }
 
 // Parts of the gradient, whose sum is the whole: each image is computed by one of the ranks, and its tokens
@@ -152,6 +210,7 @@ TEST(ranks_that_share_rows_share_the_images) {
   struct Case {
     int64_t ulysses, cp, tp;
     std::vector<bool> with_image;
+    bool gated = false;
   };
   const std::vector<bool> all{true, true, true}, first{true, false, false}, last{false, true};
   for (const Case& c : std::vector<Case>{{2, 1, 1, all},
@@ -162,9 +221,12 @@ TEST(ranks_that_share_rows_share_the_images) {
                                          {1, 2, 1, first},
                                          {1, 4, 1, all},
                                          {1, 2, 2, all},
+                                         {2, 1, 1, all, true},
+                                         {1, 2, 2, all, true},
                                          {1, 2, 2, last}}) {
     const PackedTokens whole = rows(c.with_image);
-    const Gradients one = tower_gradients({}, false, whole);
+    const ModelConfig config = c.gated ? gated_model() : model();
+    const Gradients one = tower_gradients({}, false, whole, config);
     const int64_t parts = c.ulysses * c.cp, size = parts * c.tp;
     std::vector<Gradients> ranks(static_cast<size_t>(size));
     check_all(size, [&](Communicator& world) {
@@ -177,10 +239,10 @@ TEST(ranks_that_share_rows_share_the_images) {
       const Exchange exchange(*tp_comm, true);
       const ContextGroup context(*rows_comm);
       std::optional<SequenceGroup> sequence;
-      if (c.ulysses > 1) sequence.emplace(world, c.ulysses, model().num_heads);
+      if (c.ulysses > 1) sequence.emplace(world, c.ulysses, config.num_heads);
       ranks[static_cast<size_t>(rank)] = tower_gradients(
           {c.tp > 1 ? &exchange : nullptr, sequence ? &*sequence : nullptr, c.cp > 1 ? &context : nullptr},
-          c.cp > 2, whole);
+          c.cp > 2, whole, config);
     });
     int64_t computed = 0;
     for (int64_t rank = 0; rank < size; ++rank) {
@@ -273,6 +335,13 @@ TEST(a_merge_that_tears_tokens_apart_is_refused) {
     c.vision->merge_size = side;
     CHECK_THROWS(validate(c), "vision.merge_size whose square divides 128, got " + std::to_string(side));
   }
+}
+
+TEST(features_of_inner_layers_beside_a_merger_with_a_gate_are_refused) {
+  ModelConfig c = gated_model();
+  validate(c);
+  c.vision->deepstack_layers = {0};
+  CHECK_THROWS(validate(c), "vision.gated_merger_size >= 0, and 0 beside vision.deepstack_layers, got 12");
 }
 
 TEST_MAIN()

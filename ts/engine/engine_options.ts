@@ -142,8 +142,8 @@ export interface EngineOptions {
    */
   activationOffload?: boolean;
   /**
-   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Qwen2-VL, Qwen2.5-VL and
-   * Qwen3-VL are always read whole.
+   * With the tower for images, of a model whose language model is a model of its own (Qwen3.5); default false: that alone. Others that
+   * read images are always read whole.
    */
   readsImages?: boolean;
   /** Of a model that reads images: its tower stays as it was loaded, and is given neither gradients nor optimiser state; default false. */

@@ -29,6 +29,9 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   },
 };
 
+/** Of families whose decoder is that of another one. */
+const DECODERS: { readonly [F in Family]?: Family } = { qwen3_vl_moe: 'qwen3_moe', glm4v_moe: 'glm4_moe' };
+
 /** A config.json in the names of the schema. */
 export function withoutAliases(
   family: Family,
@@ -45,7 +48,7 @@ function innerPart(
   family: Family,
   { text_config: text }: Readonly<Record<string, unknown>>,
 ): [Family, Record<string, unknown>] | null {
-  const type = family === 'qwen3_vl_moe' ? 'qwen3_moe' : textTypeOf(family);
+  const type = DECODERS[family] ?? textTypeOf(family);
   return isFamily(type) && typeof text === 'object' && text !== null
     ? [type, text as Record<string, unknown>]
     : null;

@@ -9,7 +9,8 @@ import { exaone4, exaoneMoe } from './hf_exaone';
 import { behindDense, deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
-import { glm, glm4 } from './hf_glm4';
+import { glm, glm4, glm4Moe } from './hf_glm4';
+import { glm4v, glm4vMoe } from './hf_glm4v';
 import { gptOss } from './hf_gpt_oss';
 import { gpt2 } from './hf_gpt2';
 import { granite, graniteMoe } from './hf_granite';
@@ -204,6 +205,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return qwen3Vl(parsed as FamilyConfig<'qwen3_vl'>, raw, where);
     case 'qwen3_vl_moe':
       return qwen3VlMoe(parsed as FamilyConfig<'qwen3_vl_moe'>, raw, where);
+    case 'glm4v':
+      return glm4v(parsed as FamilyConfig<'glm4v'>, raw, where);
+    case 'glm4v_moe':
+      return glm4vMoe(parsed as FamilyConfig<'glm4v_moe'>, raw, where);
     case 'qwen3_5':
       return qwen35WithImages(parsed as FamilyConfig<'qwen3_5'>, raw, where);
     case 'qwen3_5_moe':
@@ -274,15 +279,6 @@ function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): Native
     outputBias: c.attention_bias,
     slidingWindows: everyLayer(c, c.use_sliding_window ? c.sliding_window : null),
     ...qwenExperts(c, 0),
-  };
-}
-
-function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeModelConfig {
-  return {
-    ...rmsDecoder('glm4_moe', c, raw, where, { partialFactor: 0.5 }),
-    qkNorm: c.use_qk_norm,
-    qkvBias: c.attention_bias,
-    ...deepseekExperts(c, behindDense(c), where),
   };
 }
 

@@ -1,6 +1,8 @@
-// What config.json says of GLM-4, and of GLM-4-0414, which has norms behind attention and MLP, too: a half of each head turns, in pairs side by side.
+// What config.json says of GLM-4 and GLM-4-0414, where a half of each head turns, in pairs side by side, the latter with norms behind attention and MLP,
+// too, and of GLM-4.5.
 import type { NativeModelConfig } from '../native/bridge';
 import { type Raw, rmsDecoder } from './hf_decoder';
+import { behindDense, deepseekExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
 export function glm(
@@ -18,4 +20,13 @@ export function glm(
 
 export function glm4(c: FamilyConfig<'glm4'>, raw: Raw, where: string): NativeModelConfig {
   return { ...glm('glm4', c, raw, where), postNorms: true };
+}
+
+export function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...rmsDecoder('glm4_moe', c, raw, where, { partialFactor: 0.5 }),
+    qkNorm: c.use_qk_norm,
+    qkvBias: c.attention_bias,
+    ...deepseekExperts(c, behindDense(c), where),
+  };
 }

@@ -2,7 +2,7 @@
 import type { NativeModelConfig, NativeVisionConfig } from '../native/bridge';
 import { invalid, qwenWindows, type Raw, rmsDecoder } from './hf_decoder';
 import type { FamilyConfig } from './hf_schema';
-import { checkedParts, plainTower, rotarySections } from './hf_tower';
+import { axesInSections, checkedParts, plainTower } from './hf_tower';
 import { ROPE_TYPES } from './rope';
 
 /** mrope_section where config.json does not say it. */
@@ -74,8 +74,6 @@ function withTower(
   where: string,
 ): NativeModelConfig {
   const { text } = checkedParts(raw, where);
-  const ropes = { ...(text['rope_parameters'] as Raw | null), ...(text['rope_scaling'] as Raw | null) };
-  const sections = rotarySections(ropes['mrope_section'] ?? SECTIONS, native.ropeInvFreq.length, where);
-  const ropeAxes = sections.flatMap((count, axis) => new Array<number>(count).fill(axis));
+  const ropeAxes = axesInSections(text, SECTIONS, native.ropeInvFreq.length, where);
   return { ...native, vision: { ...vision, ropeAxes } };
 }

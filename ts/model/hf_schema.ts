@@ -21,6 +21,9 @@ import {
   expertCount,
   firstTower,
   glm,
+  glm4vMoeText,
+  glm4vText,
+  glmTower,
   granite,
   olmo2,
   plainTower,
@@ -241,6 +244,8 @@ export const schemas = {
     // Never as text_config says it.
     tie_word_embeddings: bool(false),
   }),
+  glm4v: z.object({ text_config: glm4vText, vision_config: glmTower, ...besideTower(151343) }),
+  glm4v_moe: z.object({ text_config: glm4vMoeText, vision_config: glmTower, ...besideTower(151363) }),
   qwen3_5: z.object({ text_config: qwen35, vision_config: plainTower, ...besideTower(248056) }),
   qwen3_5_moe: z.object({ text_config: qwen35Moe, vision_config: plainTower, ...besideTower(248056) }),
   gpt2: z.object({

@@ -206,6 +206,61 @@ export const glm4Lite = deepseek.extend({
   mlp_layer_types: layerTypes,
 });
 
+/** GLM-4.5. */
+export const glm4Moe = z.object({
+  ...decoder,
+  vocab_size: int(151552, 'vocabulary'),
+  intermediate_size: int(10944, 'width'),
+  num_hidden_layers: int(46, 'layers'),
+  num_attention_heads: int(96, 'heads'),
+  num_key_value_heads: int(8, 'heads'),
+  max_position_embeddings: int(131072, 'positions'),
+  rms_norm_eps: real(1e-5),
+  attention_bias: bool(false),
+  use_qk_norm: bool(false),
+  ...deepseekExperts,
+  moe_intermediate_size: int(1408, 'width'),
+  num_experts_per_tok: int(8, 'expertBlocks'),
+  n_routed_experts: int(128, 'expertBlocks'),
+  n_shared_experts: int(1, 'expertBlocks'),
+  first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 1),
+  norm_topk_prob: bool(true),
+});
+
+/** The language models of GLM-4.1V and of GLM-4.5V. */
+export const glm4vText = z.object({
+  ...decoder,
+  vocab_size: int(151552, 'vocabulary'),
+  intermediate_size: int(13696, 'width'),
+  num_hidden_layers: int(40, 'layers'),
+  num_key_value_heads: maybeNone(2, 'heads'),
+  max_position_embeddings: int(32768, 'positions'),
+  rms_norm_eps: real(1e-5),
+});
+export const glm4vMoeText = glm4Moe.omit({ use_qk_norm: true }).extend({
+  vocab_size: int(151424, 'vocabulary'),
+  max_position_embeddings: int(65536, 'positions'),
+  attention_bias: bool(true),
+});
+
+/** Their tower: rows that it gives are as wide as its layers' MLPs inside, and intermediate_size is that of its merger. */
+export const glmTower = z.object({
+  depth: int(24, 'layers'),
+  hidden_size: int(1536, 'width'),
+  hidden_act: text('silu'),
+  attention_bias: bool(false),
+  intermediate_size: int(13696, 'width'),
+  num_heads: int(12, 'heads'),
+  in_channels: z.literal(3).nullish(),
+  image_size: int(336, 'positions'),
+  patch_size: int(14, 'headDim'),
+  rms_norm_eps: real(1e-5),
+  spatial_merge_size: int(2, 'headDim'),
+  temporal_patch_size: int(2, 'headDim'),
+  out_hidden_size: int(4096, 'width'),
+  rope_parameters: z.object({ rope_theta: z.number().positive().nullish() }).nullish(),
+});
+
 /** Qwen3-Next and Qwen3.5: heads of the gated delta rule, and which layers have it. */
 export const gatedDelta = {
   ...decoder,

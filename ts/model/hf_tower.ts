@@ -74,8 +74,13 @@ export function plainTower(
     patchSize: v.patch_size,
     temporalPatchSize: v.temporal_patch_size,
     patchBias: true,
+    patchNorm: false,
+    qkvBias: true,
+    layerBias: true,
     mergeSize: v.spatial_merge_size,
     positionSide: 0,
+    cubicPositions: false,
+    gatedMergerSize: 0,
     windowSide: 0,
     wholeLayers: [],
     ropeInvFreq: Float64Array.from({ length: headDim / 4 }, (_, i) => theta ** -(i / (headDim / 4))),
@@ -86,6 +91,18 @@ export function plainTower(
     ropeAxes: [],
     trained: true,
   };
+}
+
+/** The axes of the decoder's rotary frequencies where they turn in sections one behind another; `usual`: those where `text` says none. */
+export function axesInSections(
+  text: Raw,
+  usual: readonly number[],
+  frequencies: number,
+  where: string,
+): number[] {
+  const ropes = { ...(text['rope_parameters'] as Raw | null), ...(text['rope_scaling'] as Raw | null) };
+  const sections = rotarySections(ropes['mrope_section'] ?? usual, frequencies, where);
+  return sections.flatMap((count, axis) => new Array<number>(count).fill(axis));
 }
 
 /** mrope_section of config.json: how many of the decoder's rotary frequencies turn by time, row and column. */

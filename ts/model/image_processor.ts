@@ -9,11 +9,13 @@ import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { firstIssue } from './issue';
 
-/** What is done to an image, as transformers' Qwen2VLImageProcessor does it. */
+/** What is done to an image, as transformers' Qwen2VLImageProcessor and Glm4vImageProcessor do it. */
 export interface ImageProcessor {
-  /** Pixels of the whole image, at least and at most. */
+  /** Pixels of the whole image, at least and at most; no whole numbers where they were given for an odd number of frames. */
   minPixels: number;
   maxPixels: number;
+  /** Where a side is shorter than a token, the image is first enlarged until it is as long. */
+  enlarges: boolean;
   /** Pixels on a side of a patch, and patches on a side of what one token stands for. */
   patchSize: number;
   mergeSize: number;
@@ -43,7 +45,13 @@ const deviations = z
       ),
   )
   .length(3);
+/** Those of GLM-4.1V, whose limits are of the pixels of all frames of a patch. */
+const GLM = /^Glm(4v|46V)ImageProcessor/;
+/** What they take temporal_patch_size for where the file does not say it. */
+const GLM_FRAMES = 2;
+
 const schema = z.object({
+  image_processor_type: z.string().nullish(),
   size: z.object({ shortest_edge: pixels.nullish(), longest_edge: pixels.nullish() }).nullish(),
   min_pixels: pixels.nullish(),
   max_pixels: pixels.nullish(),
@@ -71,17 +79,20 @@ export function readImageProcessor(dir: string): ImageProcessor {
   if (!parsed.success)
     throw new TroupeError('INVALID_MODEL', `[model] ${file}: ${firstIssue(parsed.error, raw)}`);
   const c = parsed.data;
-  const minPixels = c.min_pixels ?? c.size?.shortest_edge;
-  const maxPixels = c.max_pixels ?? c.size?.longest_edge;
+  const isGlm = GLM.test(c.image_processor_type ?? '');
+  const minPixels = (isGlm ? null : c.min_pixels) ?? c.size?.shortest_edge;
+  const maxPixels = (isGlm ? null : c.max_pixels) ?? c.size?.longest_edge;
   if (minPixels == null || maxPixels == null || minPixels > maxPixels)
     throw new TroupeError(
       'INVALID_MODEL',
       `[model] ${file}: expected size.shortest_edge and size.longest_edge, the least and the most pixels of an image, got ` +
         `${minPixels ?? 'none'} and ${maxPixels ?? 'none'}`,
     );
+  const frames = isGlm ? (c.temporal_patch_size ?? GLM_FRAMES) : 1;
   return {
-    minPixels,
-    maxPixels,
+    minPixels: minPixels / frames,
+    maxPixels: maxPixels / frames,
+    enlarges: isGlm,
     patchSize: c.patch_size,
     mergeSize: c.merge_size,
     temporalPatchSize: c.temporal_patch_size ?? null,

@@ -100,10 +100,12 @@ function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: Store
   }
 }
 
+/** The decoder of GLM-4 (0414). */
+const hasGlm4Names = (c: NativeModelConfig): boolean => c.family === 'glm4' || c.family === 'glm4v';
+
 /** The norm behind attention, that before the MLP, and that behind it. */
 function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
-  if (c.family === 'glm4')
-    return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
+  if (hasGlm4Names(c)) return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
   // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
   return [
     'post_attention_layernorm',
@@ -199,7 +201,7 @@ function deltaMapping(
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const slices = (leaf: string): FusedRows[] =>
-    ['phi3', 'glm', 'glm4'].includes(c.family)
+    c.family === 'phi3' || c.family === 'glm' || hasGlm4Names(c)
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [
           { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
@@ -293,6 +295,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen2_5_vl: 'Qwen2_5_VL',
   qwen3_vl: 'Qwen3VL',
   qwen3_vl_moe: 'Qwen3VLMoe',
+  glm4v: 'Glm4v',
+  glm4v_moe: 'Glm4vMoe',
   qwen3_5: 'Qwen3_5',
   qwen3_5_moe: 'Qwen3_5Moe',
   gpt2: 'GPT2',

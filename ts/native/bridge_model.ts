@@ -67,10 +67,19 @@ export interface NativeVisionConfig {
   temporalPatchSize: number;
   /** Of the product that patches go through. */
   patchBias: boolean;
+  /** Behind that product. */
+  patchNorm: boolean;
+  /** Of the layers, and of their other products. */
+  qkvBias: boolean;
+  layerBias: boolean;
   /** Patches on a side that one token stands for. */
   mergeSize: number;
   /** Of the square of learned positions; 0: there are none. */
   positionSide: number;
+  /** They are interpolated bicubically, not bilinearly. */
+  cubicPositions: boolean;
+  /** Inner width of a merger with a gate; 0: it has none. */
+  gatedMergerSize: number;
   /** Tokens on a side of the squares that attention sees; 0: all of an image. */
   windowSide: number;
   /** With windows: the layers that see all of an image all the same. */

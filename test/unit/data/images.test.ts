@@ -7,8 +7,17 @@ import { smartResize } from '../../../ts/data/images/smart_resize';
 import { readImages } from '../../../ts/data/read_images';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
+import { readImageProcessor } from '../../../ts/model/image_processor';
 import { floats, integers, readSafetensors } from '../../helpers/safetensors';
-import { IMAGES, READING, readFixtures, SIZES, VISION_MODEL } from '../../helpers/vision_model';
+import {
+  GLM_SIZES,
+  IMAGES,
+  READING,
+  readFixtures,
+  SIZES,
+  VISION_MODEL,
+  visionModel,
+} from '../../helpers/vision_model';
 import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const expected = readSafetensors(join(IMAGES, 'images.safetensors'));
@@ -71,6 +80,19 @@ test('sizes are those of smart_resize', () => {
     expect([height, width, smartResize(height, width, processor)]).toEqual([height, width, size]);
   }
   expect(smartResize(1000, 4, READING)).toBeNull();
+});
+
+test('and those of GLM-4.1V, whose limits are of two frames and whose small images are enlarged first', () => {
+  const processor = readImageProcessor(visionModel('glm4v').options.model);
+  expect({ ...processor, imageToken: READING.imageToken }).toEqual({ ...READING, enlarges: true });
+  for (const [height, width, least, most, size] of GLM_SIZES) {
+    const limits = { patchSize: 14, minPixels: least / 2, maxPixels: most / 2 };
+    expect([height, width, smartResize(height, width, { ...processor, ...limits })]).toEqual([
+      height,
+      width,
+      size,
+    ]);
+  }
 });
 
 test('a size that is there already changes nothing', () => {

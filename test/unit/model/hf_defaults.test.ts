@@ -16,6 +16,8 @@ const FITTING: Record<string, Record<string, unknown>> = {
   qwen2_vl: { vision_config: { hidden_size: 8192 } },
   qwen2_5_vl: { vision_config: { out_hidden_size: 8192 } },
   qwen3_vl: { vision_config: { out_hidden_size: 4096 } },
+  glm4v: { text_config: { partial_rotary_factor: 0.5 } },
+  glm4v_moe: { text_config: { head_dim: 128 } },
   qwen3_vl_moe: { vision_config: { out_hidden_size: 2048 } },
 };
 

@@ -76,7 +76,7 @@ function imagesOfText(config: Tree): MissingFeature | null {
   const why = `${missing('images of this model')}: of ${model} the language model alone is read`;
   return {
     path,
-    message: `${why}; expected no ${path} and rows of text, or a Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5`,
+    message: `${why}; expected no ${path} and rows of text, or a Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, GLM-4.1V, GLM-4.5V or GLM-4.6V`,
   };
 }
 
@@ -122,6 +122,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/distill-(qwen|llama)/i, ''],
   [/qwen-?_?2([._]5)?-?_?vl/i, ''],
   [/qwen-?_?3-?_?vl-\d+b/i, ''],
+  [/glm-?4\.[156]v/i, ''],
   [
     /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,
     'images (a vision-language model)',
@@ -138,7 +139,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/glm-?4\.[567](-air)?(-base)?\b/i, ''],
   [/glm-?(4-(9|32)b(-base)?|z1-(rumination-)?(9|32)b)-0414/i, ''],
   [/glm-?4-9b(-chat)?(-1m)?-hf/i, ''],
-  [/glm/i, 'the model family GLM other than GLM-4-9B (-hf), GLM-4-0414, 4.5, 4.6 and 4.7'],
+  [/glm/i, 'the model family GLM other than GLM-4-9B (-hf), GLM-4-0414, 4.1V, 4.5, 4.6 and 4.7'],
   [/mimo-?v\d/i, 'the model family MiMo-V2'],
   [/nemotron/i, 'the model family Nemotron'],
   [/minimax-?m2\b/i, ''],

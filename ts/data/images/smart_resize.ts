@@ -17,12 +17,17 @@ function roundHalfEven(x: number): number {
  * Returns [height, width]; null: too oblong.
  */
 export function smartResize(
-  height: number,
-  width: number,
-  { minPixels, maxPixels, patchSize, mergeSize }: ImageProcessor,
+  givenHeight: number,
+  givenWidth: number,
+  { minPixels, maxPixels, enlarges, patchSize, mergeSize }: ImageProcessor,
 ): [number, number] | null {
-  if (Math.max(height, width) / Math.min(height, width) > MOST_OBLONG) return null;
   const factor = patchSize * mergeSize;
+  const enlarged = enlarges ? Math.max(factor / givenHeight, factor / givenWidth) : 1;
+  const [height, width] =
+    enlarged > 1
+      ? [Math.trunc(givenHeight * enlarged), Math.trunc(givenWidth * enlarged)]
+      : [givenHeight, givenWidth];
+  if (Math.max(height, width) / Math.min(height, width) > MOST_OBLONG) return null;
   const tall = roundHalfEven(height / factor) * factor;
   const wide = roundHalfEven(width / factor) * factor;
   if (tall * wide > maxPixels) {
