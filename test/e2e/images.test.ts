@@ -24,7 +24,8 @@ const reward: RewardFunction = ({ response, groundTruth }) => ({
 beforeAll(async () => {
   writeVisionModel(VISION_MODEL, file('model'));
   writeVisionModel(visionModel('qwen3_5').options.model, file('qwen3_5'));
-  writeVisionModel(visionModel('qwen3_vl_moe').options.model, file('qwen3_vl_moe'));
+  for (const name of ['qwen3_vl_moe', 'glm4v', 'glm4v_moe'] as const)
+    writeVisionModel(visionModel(name).options.model, file(name));
   writeJsonLines(file('train.jsonl'), await rows(48, 0));
   writeJsonLines(file('val.jsonl'), await rows(30, 1000));
   const grpo = {
@@ -252,39 +253,71 @@ describe('Qwen3.5', () => {
   });
 });
 
-test('a mixture of Qwen3-VL is trained with the experts of the rollout, and saved under its published names', async () => {
-  const { result, updates, metrics } = await observeRun(
+const stored = (dir: string): string[] =>
+  [...readTensors(dir)].map(([hf, { shape }]) => `${hf} [${shape}]`).sort();
+
+test.each([
+  ['qwen3_vl_moe', 'Qwen3VLMoeForConditionalGeneration'],
+  ['glm4v_moe', 'Glm4vMoeForConditionalGeneration'],
+])(
+  '%s is trained with the experts of the rollout, and saved under its published names',
+  async (name, architecture) => {
+    const { result, updates, metrics } = await observeRun(
+      file('grpo.yaml'),
+      [
+        `actor_rollout_ref.model.path=${file(name)}`,
+        'actor_rollout_ref.actor.router_replay.mode=R3',
+        'actor_rollout_ref.rollout.enable_rollout_routing_replay=true',
+        'actor_rollout_ref.actor.router_aux_loss_coef=0.01',
+        'actor_rollout_ref.actor.router_z_loss_coef=0.001',
+        'data.val_files=null',
+        'trainer.n_gpus_per_node=2',
+        'trainer.total_training_steps=2',
+        'trainer.save_freq=2',
+        `trainer.default_local_dir=${file(`mixture_${name}`)}`,
+      ],
+      reward,
+    );
+    const { batch } = updates[0] as (typeof updates)[number];
+    // Two layers with experts, of which a token has two each.
+    expect(batch.get('routedExperts').map(({ length }) => length)).toEqual(
+      [...batch.sequenceLens].map((n) => 4 * n),
+    );
+    for (const line of metrics) {
+      expect(line['actor/moe/aux_loss']).toBeGreaterThan(0);
+      expect(line['actor/moe/z_loss']).toBeGreaterThan(0);
+    }
+    const saved = join(result.runDirectory, 'final_model');
+    expect(stored(saved)).toEqual(stored(file(name)));
+    expect(JSON.parse(readFileSync(join(saved, 'config.json'), 'utf8'))).toMatchObject({
+      architectures: [architecture],
+      model_type: name,
+    });
+  },
+);
+
+test.each([true, false])('glm4v is trained, with its tower: %s, and saved with it', async (trained) => {
+  const { result, updates } = await observeRun(
     file('grpo.yaml'),
     [
-      `actor_rollout_ref.model.path=${file('qwen3_vl_moe')}`,
-      'actor_rollout_ref.actor.router_replay.mode=R3',
-      'actor_rollout_ref.rollout.enable_rollout_routing_replay=true',
-      'actor_rollout_ref.actor.router_aux_loss_coef=0.01',
-      'actor_rollout_ref.actor.router_z_loss_coef=0.001',
+      `actor_rollout_ref.model.path=${file('glm4v')}`,
+      `actor_rollout_ref.actor.freeze_vision_tower=${!trained}`,
       'data.val_files=null',
       'trainer.n_gpus_per_node=2',
       'trainer.total_training_steps=2',
       'trainer.save_freq=2',
-      `trainer.default_local_dir=${file('mixture')}`,
+      `trainer.default_local_dir=${file(`glm4v_${trained}`)}`,
     ],
     reward,
   );
-  const { batch } = updates[0] as (typeof updates)[number];
-  // Two layers with experts, of which a token has two each.
-  expect(batch.get('routedExperts').map(({ length }) => length)).toEqual(
-    [...batch.sequenceLens].map((n) => 4 * n),
-  );
-  for (const line of metrics) {
-    expect(line['actor/moe/aux_loss']).toBeGreaterThan(0);
-    expect(line['actor/moe/z_loss']).toBeGreaterThan(0);
-  }
-  const stored = (dir: string) => [...readTensors(dir)].map(([hf, { shape }]) => `${hf} [${shape}]`).sort();
+  expect(new Set(updates[0]?.batch.get('images').flat()).size).toBe(6);
   const saved = join(result.runDirectory, 'final_model');
-  expect(stored(saved)).toEqual(stored(file('qwen3_vl_moe')));
-  expect(JSON.parse(readFileSync(join(saved, 'config.json'), 'utf8'))).toMatchObject({
-    architectures: ['Qwen3VLMoeForConditionalGeneration'],
-    model_type: 'qwen3_vl_moe',
-  });
+  expect(stored(saved)).toEqual(stored(file('glm4v')));
+  const merger = 'model.visual.downsample.weight';
+  const [before, after] = [file('glm4v'), saved].map((dir) =>
+    floats(readSafetensors(join(dir, 'model.safetensors')), merger),
+  ) as [Float32Array, Float32Array];
+  expect(after.some((value, i) => value !== before[i])).toBe(trained);
 });
 
 test.each([
