@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from losses import policy_loss
@@ -56,12 +57,23 @@ def qwen3_vl():
     return transformers.Qwen3VLForConditionalGeneration, transformers.Qwen3VLConfig(text_config=text, vision_config=tower, **TOKENS)
 
 
-FAMILIES = {"qwen2_vl": qwen2_vl, "qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl}
+def glm4v():
+    ropes = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6], "partial_rotary_factor": 0.5}
+    tower = TOWER | dict(intermediate_size=1712, patch_size=14, image_size=336)
+    text = {key: value for key, value in DECODER.items() if key not in ("bos_token_id", "eos_token_id")}
+    tokens = dict(image_token_id=IMAGE, image_start_token_id=START, image_end_token_id=END)
+    config = transformers.Glm4vConfig(text_config=text | {"rope_parameters": ropes}, vision_config=tower, **tokens)
+    return transformers.Glm4vForConditionalGeneration, config
 
 
-def processor(patch, size):
-    pixels = {"shortest_edge": size * size, "longest_edge": size * size}
-    return Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=2, merge_size=2, size=pixels)
+FAMILIES = {"qwen2_vl": qwen2_vl, "qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl, "glm4v": glm4v}
+
+
+def processor(family, patch, size):
+    # That of GLM-4.1V counts the pixels of both frames of a patch.
+    kind, frames = (Glm4vImageProcessorPil, 2) if family == "glm4v" else (Qwen2VLImageProcessorPil, 1)
+    pixels = {"shortest_edge": frames * size * size, "longest_edge": frames * size * size}
+    return kind(patch_size=patch, temporal_patch_size=2, merge_size=2, size=pixels)
 
 
 def make(args):
@@ -75,7 +87,7 @@ def make(args):
                 parameter.normal_(0, 0.04)
     model.save_pretrained(args.directory / "model")
     patch = config.vision_config.patch_size
-    processor(patch, args.size).save_pretrained(args.directory / "model")
+    processor(args.family, patch, args.size).save_pretrained(args.directory / "model")
     random = np.random.default_rng(0)
     words = lambda count: random.integers(0, 31000, count).tolist()
     tokens = (args.size // (2 * patch)) ** 2
@@ -93,7 +105,7 @@ def run(args):
     model = kind.from_pretrained(args.directory / "model", dtype=torch.float32, attn_implementation="sdpa")
     size, count = case["size"], len(case["prompts"])
     images = np.fromfile(args.directory / "images.bin", np.uint8).reshape(count, size, size, 3)
-    pixels = processor(case["patch"], size)([Image.fromarray(image) for image in images], return_tensors="pt")
+    pixels = processor(case["family"], case["patch"], size)([Image.fromarray(image) for image in images], return_tensors="pt")
     ids = torch.tensor([p + r for p, r in zip(case["prompts"], case["responses"])])
     given = dict(input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=(ids == IMAGE).int(), **pixels)
     labels, first = torch.tensor(case["responses"]), len(case["prompts"][0])

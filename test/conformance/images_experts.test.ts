@@ -54,7 +54,7 @@ test.each([
   },
 );
 
-describe.each(['qwen3_vl_moe', 'qwen3_5_moe'] as const)('experts of %s', (name) => {
+describe.each(['qwen3_vl_moe', 'glm4v_moe', 'qwen3_5_moe'] as const)('experts of %s', (name) => {
   const { options, advantages, sequences, ...recorded } = visionModel(name);
 
   test.each([1, 2])(

@@ -32,7 +32,8 @@ struct Setup {
   int64_t cp = 1, decoding = 1;  // decoding: ranks that generate together
   bool overlap = false;          // sums of gradients, as on a GPU
   bool frozen = false;           // never trained: no update
-  enum class Tower { kNone, kDeepstack, kWindows } tower = Tower::kNone;  // of Qwen3-VL, of Qwen2.5-VL
+  // Of Qwen3-VL, of Qwen2.5-VL, of GLM-4.1V.
+  enum class Tower { kNone, kDeepstack, kWindows, kGated } tower = Tower::kNone;
   bool tower_trained = true;
   int64_t top_k = 0;  // of a teacher
   bool router_balance = false, router_z = false;
@@ -57,7 +58,8 @@ inline std::string describe(const Setup& c) {
   if (c.ranks > c.tp * c.pp * c.cp) ranks += std::string(" ") + strategy;
   const std::string tower = c.tower == Setup::Tower::kNone        ? ""
                             : c.tower == Setup::Tower::kDeepstack ? " images"
-                                                                  : " images in windows";
+                            : c.tower == Setup::Tower::kWindows   ? " images in windows"
+                                                                  : " images, gated merger";
   return c.variant + tower + (c.tower_trained ? "" : " frozen tower") + (c.latents ? " latents" : "") +
          (c.top_k > 0 ? " top " + std::to_string(c.top_k) : "") + (c.router_balance ? " balance" : "") +
          (c.router_z ? " z-loss" : "") +
@@ -101,9 +103,17 @@ inline void give_tower(ModelConfig& m, Setup::Tower kind, bool trained) {
     v.gated_mlp = true;
     v.activation = Activation::kSilu;
     v.norm = NormKind::kRms;
+  }
+  if (kind == Setup::Tower::kWindows) {
     v.patch_bias = false;
     v.window_side = 4;
     v.whole_layers = {1};
+  }
+  if (kind == Setup::Tower::kGated) {
+    v.patch_norm = v.cubic_positions = true;
+    v.qkv_bias = v.layer_bias = false;
+    v.position_side = 16;
+    v.gated_merger_size = 640;
   }
   for (size_t f = 0; f < v.rope_axes.size(); ++f) v.rope_axes[f] = static_cast<int64_t>(f % 3);
   m.vision = v;
