@@ -33,22 +33,25 @@ function textPlan(spec: PlanSpec): Promise<Plan> {
   return planMemory({ ...spec, roles }, engines);
 }
 
-test.each(['qwen2_5_vl', 'qwen3_vl'] as const)('%s: every pass of a role has its images', async (name) => {
-  const plan = await report(of(name));
-  const text = await textPlan(plan.spec);
-  // Patches of a micro-batch of four prompts: as float32, and of the update for its backward pass.
-  const patches = 4 * 4 * PROMPT;
-  for (const verb of ['compute_log_prob', 'update'])
-    expect(activations(plan, verb) - activations(text, verb)).toBeGreaterThan(4 * PATCH_VALUES * patches);
-  // Of one prompt at a time.
-  expect(activations(plan, 'generate') - activations(text, 'generate')).toBeGreaterThan(
-    4 * PATCH_VALUES * 4 * PROMPT,
-  );
-  expect(phaseOf(plan, 'compute_log_prob', 'reference').memory.activations).toBe(
-    activations(plan, 'compute_log_prob'),
-  );
-  for (const verb of ['load', 'save']) expect(phaseOf(plan, verb).total).toBe(phaseOf(text, verb).total);
-});
+test.each(['qwen2_5_vl', 'qwen3_vl', 'glm4v'] as const)(
+  '%s: every pass of a role has its images',
+  async (name) => {
+    const plan = await report(of(name));
+    const text = await textPlan(plan.spec);
+    // Patches of a micro-batch of four prompts: as float32, and of the update for its backward pass.
+    const patches = 4 * 4 * PROMPT;
+    for (const verb of ['compute_log_prob', 'update'])
+      expect(activations(plan, verb) - activations(text, verb)).toBeGreaterThan(4 * PATCH_VALUES * patches);
+    // Of one prompt at a time.
+    expect(activations(plan, 'generate') - activations(text, 'generate')).toBeGreaterThan(
+      4 * PATCH_VALUES * 4 * PROMPT,
+    );
+    expect(phaseOf(plan, 'compute_log_prob', 'reference').memory.activations).toBe(
+      activations(plan, 'compute_log_prob'),
+    );
+    for (const verb of ['load', 'save']) expect(phaseOf(plan, verb).total).toBe(phaseOf(text, verb).total);
+  },
+);
 
 test('short responses leave room for more prompts, and so for more images, in a micro-batch', async () => {
   // Two prompts with responses of 256, or three with those of one token.
