@@ -72,11 +72,12 @@ const namesOf = ({ family }: NativeModelConfig): PartNames | undefined => NAMES[
 const KEPT: Readonly<Partial<Record<Family, (hf: string, config: NativeModelConfig) => boolean>>> = {
   ernie4_5_moe: (hf) => /^(model\.)?mtp/.test(hf),
   exaone_moe: (hf) => hf.startsWith('mtp.'),
+  glm4v_moe: isBehindTheLast,
   hy_v3: isBehindTheLast,
 };
 
 function isBehindTheLast(hf: string, { numLayers }: NativeModelConfig): boolean {
-  const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
+  const layer = /^model\.(?:language_model\.)?layers\.(\d+)\./.exec(hf)?.[1];
   return layer !== undefined && Number(layer) >= numLayers;
 }
 

@@ -2,6 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { resolveModelConfig } from '../../../ts/model/hf_config';
 import { readImageProcessor } from '../../../ts/model/image_processor';
+import { isPredictionLayer } from '../../../ts/model/prediction_layers';
 import { architectureName, tensorMapping } from '../../../ts/model/tensor_names';
 import { visionModel } from '../../helpers/vision_model';
 import { temporaryDirectory } from '../data/fake_tokenizer';
@@ -92,6 +93,9 @@ test('the decoder of GLM-4.5: halves turn, without norms of queries and keys', (
   });
   const renamed = changed('glm4v_moe', { n_routed_experts: undefined, num_local_experts: 8 });
   expect(native(renamed).moe?.numExperts).toBe(8);
+  // Layers that predict further tokens, where files have some, are kept.
+  expect(isPredictionLayer(config, 'model.language_model.layers.3.eh_proj.weight')).toBe(true);
+  expect(isPredictionLayer(config, 'model.language_model.layers.2.mlp.gate.weight')).toBe(false);
 });
 
 test('sections one behind another where config.json says none, of heads of 128 numbers', () => {
