@@ -58,7 +58,11 @@ export const optimizer = {
     'quintic',
     'Polynomials of the Newton-Schulz iteration.',
   ),
-  muon_num_ns_steps: field(int(1, 100), 5, 'Its iterations; of quintic at most 5 or a multiple, of aol at most 4.'),
+  muon_num_ns_steps: field(
+    int(1, 100),
+    5,
+    'Its iterations; of quintic at most 5 or a multiple, of aol at most 4.',
+  ),
   muon_fp32_matmul_prec: field(
     choice('medium', 'high', 'highest'),
     'medium',
