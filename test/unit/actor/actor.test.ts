@@ -94,7 +94,7 @@ describe('create', () => {
     [{ optim: { muon: { momentum: 1 } } }, /optim\.muon\] momentum: expected a number below 1, got 1/],
     [{ optim: { muon: { numNsStep: 5 } } }, /unknown option 'numNsStep'; did you mean 'numNsSteps'/],
     [{ optim: { muon: { scaleMode: 'rms' } } }, /scaleMode: expected one of spectral, unit_rms_norm/],
-    [{ optim: { muon: { coefficientType: 'aol' } } }, /numNsSteps: expected at most 4, or a multiple/],
+    [{ optim: { muon: { coefficientType: 'aol' } } }, /numNsSteps: expected at most 4: aol has 4/],
     [{ optim: { muon: {} }, masterDtype: 'bfloat16' }, /muon: its steps are of float32/],
     [{ parallel: { tp: 2 } }, /parallel.tp 2: expected tp\(2\) x dp = worldSize\(1\)/],
     [{ parallel: { pp: 2 } }, /parallel.pp 2: expected a divisor of worldSize = 1/],
