@@ -1,7 +1,9 @@
 // `troupe serve MODEL`: the OpenAI API over our own engine, until a signal ends it.
+
 import { basename, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
 import { readTextFile } from '../base/regular_file';
+import type { ToolFamilyName } from '../base/tool_formats';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { endTokenIds } from '../data/end_tokens';
 import { ImageThreads } from '../data/images/image_threads';
@@ -16,7 +18,7 @@ import type { SpeculativeConfig } from '../rollout/native/speculative_options';
 import type { ServedModel } from '../serve/call/served_model';
 import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
 import { ModelServer, type ModelServerOptions } from '../serve/model_server';
-import { type FamilyName, familyOf, toolFamily } from '../serve/tools/families';
+import { familyOf, toolFamily } from '../serve/tools/families';
 import { UsageError } from './report';
 import { askedToEnd } from './requests';
 
@@ -26,7 +28,7 @@ export interface ServeOptions {
   /** What requests call it; null: the directory's name. */
   servedName: string | null;
   /** null: as the chat template says. */
-  toolParser: FamilyName | null;
+  toolParser: ToolFamilyName | null;
   /** A file with a chat template; null: that of the tokenizer. */
   chatTemplate: string | null;
   device: 'cpu' | 'cuda' | null;

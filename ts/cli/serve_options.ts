@@ -2,7 +2,7 @@
 import type { Argv } from 'yargs';
 import { parseByteSize } from '../base/byte_size';
 import { RUN_LIMITS } from '../base/limits';
-import { FAMILY_NAMES } from '../serve/tools/families';
+import { TOOL_FAMILIES } from '../base/tool_formats';
 import { UsageError } from './report';
 import type { ServeOptions } from './serve';
 
@@ -27,7 +27,7 @@ export const withServe = (y: Argv) =>
       describe: 'What requests call the model; default: the name of its directory',
     })
     .option('tool-parser', {
-      choices: FAMILY_NAMES,
+      choices: TOOL_FAMILIES,
       describe: 'How the model writes calls of tools; default: as its chat template says',
     })
     .option('chat-template', { type: 'string', requiresArg: true, describe: 'File with another one' })

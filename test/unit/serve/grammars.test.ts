@@ -1,9 +1,10 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
+import { TOOL_FAMILIES, type ToolFamilyName } from '../../../ts/base/tool_formats';
 import type { Grammar } from '../../../ts/rollout/request';
 import { GrammarThreads } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
-import { FAMILY_NAMES, type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
+import { toolFamily } from '../../../ts/serve/tools/families';
 import { END, withByteGrammars } from './byte_grammars';
 
 let grammars: GrammarThreads;
@@ -137,7 +138,7 @@ test('an end may come only when the value is complete', async () => {
   constraint.close();
 });
 
-test.each(FAMILY_NAMES)('a call that must be made is one that is read: %s', async (name) => {
+test.each(TOOL_FAMILIES)('a call that must be made is one that is read: %s', async (name) => {
   const family = toolFamily(name);
   const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
   const tools = ['add', 'sub'].map((tool) => ({
@@ -192,7 +193,7 @@ test.each<[string, Record<string, unknown>]>([
     },
   ],
 ])('a call that must be made has an object as arguments: parameters %s', async (_, parameters) => {
-  for (const name of FAMILY_NAMES) {
+  for (const name of TOOL_FAMILIES) {
     const family = toolFamily(name);
     const tools = [{ type: 'function' as const, function: { name: 'f', parameters } }];
     for (let seed = 1; seed <= 6; seed++) {
@@ -228,7 +229,7 @@ describe('calls that may come beside JSON of a schema', () => {
     type: 'function' as const,
     function: { name, parameters },
   }));
-  const CALLS: Record<Exclude<FamilyName, 'gpt-oss'>, [one: string, two: string | null]> = {
+  const CALLS: Record<Exclude<ToolFamilyName, 'gpt-oss'>, [one: string, two: string | null]> = {
     hermes: [
       '<tool_call>\n{"name": "sub", "arguments": {"x": 1}}\n</tool_call>',
       '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>\n<tool_call>\n{"name": "sub", "arguments": {"x": 2}}\n</tool_call>',
@@ -269,10 +270,10 @@ describe('calls that may come beside JSON of a schema', () => {
   };
   const person = { type: 'json_schema' as const, json_schema: { schema: PERSON } };
   const ada = '{"name": "Ada", "age": 36}';
-  const form = (name: FamilyName, format: Parameters<typeof responseForm>[3], parallel = true) =>
+  const form = (name: ToolFamilyName, format: Parameters<typeof responseForm>[3], parallel = true) =>
     responseForm(toolFamily(name), tools, { forced: false, name: null, parallel }, format);
 
-  test.each(Object.keys(CALLS) as FamilyName[])('either comes, and nothing else: %s', async (name) => {
+  test.each(Object.keys(CALLS) as ToolFamilyName[])('either comes, and nothing else: %s', async (name) => {
     const [one, two] = CALLS[name as keyof typeof CALLS];
     const either = form(name, person).grammar as Grammar;
     expect(await takes(either, one)).toBe(true);
@@ -293,7 +294,7 @@ describe('calls that may come beside JSON of a schema', () => {
       expect([other, await takes(either, other)]).toEqual([other, false]);
   });
 
-  test.each(Object.keys(CALLS) as FamilyName[])('any object is JSON, too: %s', async (name) => {
+  test.each(Object.keys(CALLS) as ToolFamilyName[])('any object is JSON, too: %s', async (name) => {
     const either = form(name, { type: 'json_object' }).grammar as Grammar;
     for (const text of [CALLS[name as keyof typeof CALLS][0], '{}', '{"a": [1, {"b": null}]}'])
       expect([text, await takes(either, text)]).toEqual([text, true]);

@@ -3,12 +3,13 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { ToolFamilyName } from '../../../ts/base/tool_formats';
 import { TextThreads } from '../../../ts/data/text_threads';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { ServedModel } from '../../../ts/serve/call/served_model';
 import { ModelServer, type ModelServerOptions } from '../../../ts/serve/model_server';
-import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
+import { toolFamily } from '../../../ts/serve/tools/families';
 import { type PacedEngine, pacedEngine, type Script } from '../../helpers/paced_engine';
 
 export const END = 256;
@@ -33,7 +34,7 @@ export interface Served {
 export async function served(
   says: (prompt: string, index: number) => string | ArrayLike<number>,
   o: {
-    family?: FamilyName;
+    family?: ToolFamilyName;
     grammars?: ServedModel['grammars'];
     images?: ServedModel['images'];
     server?: Partial<ModelServerOptions>;

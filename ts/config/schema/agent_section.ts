@@ -1,4 +1,5 @@
 // Keys of agents: turns, tools, and who works on a prompt.
+import { TOOL_FORMATS } from '../../base/tool_formats';
 import {
   bool,
   choice,
@@ -16,26 +17,6 @@ import {
 } from './field';
 
 const AGENT_LOOPS = ['single_turn_agent', 'tool_agent', 'search_agent'] as const;
-
-/** ts/serve/tools/families.ts has them. */
-const FORMATS = [
-  'hermes',
-  'qwen3_coder',
-  'glm45',
-  'minimax_m2',
-  'seed_oss',
-  'deepseek_v3',
-  'deepseek_v31',
-  'kimi_k2',
-  'llama3',
-  'mistral',
-  'gpt-oss',
-  'glm',
-  'minimax',
-  'seed',
-  'kimi',
-  'llama3_json',
-] as const;
 
 export const multiTurnSection = {
   enable: field(bool, false, 'Let the tool agent work on prompts, where rollout.agent names no other.'),
@@ -68,7 +49,7 @@ export const multiTurnSection = {
     'Where a longer answer is cut: left keeps its end, right its beginning, middle half of either.',
   ),
   format: field(
-    choice(...FORMATS, 'auto'),
+    choice(...TOOL_FORMATS, 'auto'),
     'hermes',
     'How the model writes calls of tools; auto: as its chat template says. glm, minimax, seed, kimi and llama3_json: verl’s names of glm45, minimax_m2, seed_oss, kimi_k2 and llama3.',
   ),

@@ -1,4 +1,5 @@
 // How families of models write calls of tools; which one a model is of, its chat template says.
+import { type ToolFamilyName, type ToolFormat, VERL_FORMATS } from '../../base/tool_formats';
 import { BodyParser } from './body_parser';
 import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, START } from './harmony';
 import { jsonArguments } from './json_arguments';
@@ -14,21 +15,6 @@ import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
 import { CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
 import type { ToolParser } from './tool_parser';
 
-export const FAMILY_NAMES = [
-  'hermes',
-  'qwen3_coder',
-  'glm45',
-  'minimax_m2',
-  'seed_oss',
-  'deepseek_v3',
-  'deepseek_v31',
-  'kimi_k2',
-  'llama3',
-  'mistral',
-  'gpt-oss',
-] as const;
-export type FamilyName = (typeof FAMILY_NAMES)[number];
-
 /** A tool as the OpenAI API has it. */
 export interface FunctionTool {
   type: 'function';
@@ -41,7 +27,7 @@ export interface FunctionTool {
 }
 
 export interface ToolFamily {
-  name: FamilyName;
+  name: ToolFamilyName;
   /** Special tokens that the parser needs to see. */
   tags: readonly string[];
   /** `tools`: those that may be called, whose schemas say what a value is that is written without its type. */
@@ -252,7 +238,7 @@ const harmony: ToolFamily = {
   },
 };
 
-const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = {
+const FAMILIES: Readonly<Record<ToolFamilyName, ToolFamily>> = {
   hermes,
   qwen3_coder: qwen3Coder,
   glm45,
@@ -266,21 +252,13 @@ const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = {
   'gpt-oss': harmony,
 };
 
-/** Names that verl's tool agent has for some of them. */
-const VERL_NAMES = {
-  glm: 'glm45',
-  minimax: 'minimax_m2',
-  seed: 'seed_oss',
-  kimi: 'kimi_k2',
-  llama3_json: 'llama3',
-} as const satisfies Readonly<Record<string, FamilyName>>;
-export type ToolFormat = FamilyName | keyof typeof VERL_NAMES;
-
 /** By its own name, or that of verl. */
 export const familyOfFormat = (format: ToolFormat): ToolFamily =>
-  FAMILIES[format in VERL_NAMES ? VERL_NAMES[format as keyof typeof VERL_NAMES] : (format as FamilyName)];
+  FAMILIES[
+    format in VERL_FORMATS ? VERL_FORMATS[format as keyof typeof VERL_FORMATS] : (format as ToolFamilyName)
+  ];
 
-export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
+export const toolFamily = (name: ToolFamilyName): ToolFamily => FAMILIES[name];
 
 /** By the tags that a chat template writes; null: it knows no tools. */
 export function familyOf(chatTemplate: string | null): ToolFamily | null {
