@@ -99,10 +99,11 @@ describe('mistakes', () => {
     expect(failure([override]).message).toContain(message);
   });
 
-  it.each(['..', '../../x', 'a/..', 'a/../../b', '/x', 'a\0b'])(
+  it.each(['..', '../../x', 'a/..', 'a/../../b', '/x', 'a\0b', '.', './', './/.'])(
     'a name %j is no directory of its own',
     (name) => {
-      const stays = 'a name that as a path stays in its directory (no / in front, no .. as a part, no NUL)';
+      const stays =
+        'a name that as a path leads into its directory (no / in front, no .. as a part, not . alone, no NUL)';
       for (const key of ['project_name', 'experiment_name']) {
         const message = `trainer.${key}: expected ${stays}, got ${JSON.stringify(name)}`;
         const file = writeConfig('data: { train_files: a.jsonl }\nmodel: { path: m }\n');

@@ -264,12 +264,14 @@ export const name: ValueType<string> = {
   schema: z.union([z.string().min(1), z.number().transform(String)]),
 };
 
-/** A name of which paths are made, below a directory that they must not lead out of. */
+/** A name of which paths are made, to places below a directory. */
 export const pathName: ValueType<string> = {
-  name: 'a name that as a path stays in its directory (no / in front, no .. as a part, no NUL)',
-  schema: name.schema.refine(
-    (text) => !text.startsWith('/') && !text.includes('\0') && !text.split('/').includes('..'),
-  ),
+  name: 'a name that as a path leads into its directory (no / in front, no .. as a part, not . alone, no NUL)',
+  schema: name.schema.refine((text) => {
+    const parts = text.split('/');
+    const isBelow = !text.startsWith('/') && !parts.includes('..');
+    return isBelow && !text.includes('\0') && parts.some((part) => part !== '' && part !== '.');
+  }),
 };
 
 export function choice<const T extends string>(...values: T[]): ValueType<T> {
