@@ -99,7 +99,7 @@ export function deepseekExperts(
   if (!Number.isInteger(size) || (groups > 1 && size < router.groupBest))
     throw invalid(
       where,
-      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves ${router.groupBest} or more in a group`,
+      `n_group ${groups}: expected a divisor of the ${numExperts} experts that leaves ${router.groupBest} or more in a group`,
     );
   if (topGroups > groups || topGroups * size < c.num_experts_per_tok) {
     throw invalid(

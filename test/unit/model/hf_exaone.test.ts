@@ -75,4 +75,7 @@ test("K-EXAONE: the same attention behind norms, and DeepSeek-V3's experts on th
     true,
   ]);
   expect(resolve({ ...mixture, first_k_dense_replace: 5 })).toMatchObject({ moe: null, moeLayers: [] });
+  expect(() => resolve({ ...mixture, n_group: 3 })).toThrow(
+    /n_group 3: expected a divisor of the 64 experts/,
+  );
 });

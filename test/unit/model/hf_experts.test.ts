@@ -103,7 +103,7 @@ test('one group of experts may be one expert', () => {
 });
 
 test.each<[object, RegExp]>([
-  [{ n_group: 3 }, /n_group 3: expected a divisor of n_routed_experts 8 that leaves 2 or more in a group/],
+  [{ n_group: 3 }, /n_group 3: expected a divisor of the 8 experts that leaves 2 or more in a group/],
   [{ n_group: 8, topk_group: 8 }, /n_group 8: expected a divisor/],
   [{ topk_group: 5 }, /topk_group 5: expected at most n_group 4/],
   [{ topk_group: 1 }, /topk_group 1: .*groups of 2 experts that have the 3 of num_experts_per_tok/],

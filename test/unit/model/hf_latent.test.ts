@@ -137,7 +137,7 @@ test.each<[object, RegExp]>([
   ],
   [{ n_group: null }, /n_group is missing, topk_method group_limited_greedy needs it/],
   [{ topk_group: null }, /topk_group is missing, topk_method group_limited_greedy needs it/],
-  [{ n_group: 3 }, /n_group 3: expected a divisor of n_routed_experts 8 that leaves 1 or more in a group/],
+  [{ n_group: 3 }, /n_group 3: expected a divisor of the 8 experts that leaves 1 or more in a group/],
   [{ topk_group: 1 }, /topk_group 1: .*groups of 2 experts that have the 3 of num_experts_per_tok/],
   [{ num_experts_per_tok: undefined }, /num_experts_per_tok/],
   [{ num_key_value_heads: 2 }, /num_key_value_heads 2: .*a key for each of the 4 heads/],
