@@ -16,10 +16,20 @@ const args = process.argv.slice(2);
 const of = (name) => args[args.indexOf(name) + 1];
 console.log('model', of('--model'), of('--extra'), process.env.VLLM_SERVER_DEV_MODE, process.env.CUDA_VISIBLE_DEVICES);
 if (of('--model') === 'bad') { console.error('no such model'); process.exit(3); }
+const listening = { port: Number(of('--port')), host: of('--host') };
+const { appendFileSync, readFileSync } = require('node:fs');
+// Its port is taken while it comes up: so often as the name says.
+const taken = /^taken (\\d+) (.*)$/.exec(of('--model'));
+if (taken !== null) {
+  appendFileSync(taken[2], listening.port + '\\n');
+  if (readFileSync(taken[2], 'utf8').trim().split('\\n').length <= Number(taken[1]))
+    require('node:net').createServer().listen(listening, () => require('node:net').createServer().listen(listening));
+}
+if (taken === null || readFileSync(taken[2], 'utf8').trim().split('\\n').length > Number(taken[1]))
 require('node:http').createServer((request, response) => {
   if (request.url === '/die') process.exit(9);
   response.end(JSON.stringify({ pid: process.pid, worker }));
-}).listen(Number(of('--port')), of('--host'));
+}).listen(listening);
 `;
 
 const directory = mkdtempSync(join(tmpdir(), 'troupe-managed-'));
@@ -101,6 +111,24 @@ test('it is started, keeps its log, and ends', async () => {
   expect(readFileSync(log, 'utf8')).toBe('model first yes 1 3,5\n');
   await server.close();
   expect(alive(id)).toBe(false);
+});
+
+test.each([1, 2])('a port that is taken meanwhile, %d times: it is started on another', async (times) => {
+  const ports = join(directory, `ports_${times}`);
+  const server = managed(`taken ${times} ${ports}`);
+  await server.ready(null, AbortSignal.timeout(20_000));
+  expect(await pid(server)).toEqual(expect.any(Number));
+  const tried = readFileSync(ports, 'utf8').trim().split('\n');
+  expect(new Set(tried).size).toBe(times + 1);
+});
+
+test('a port that is taken each time is told with the end of the log', async () => {
+  const ports = join(directory, 'ports_always');
+  const server = managed(`taken 100 ${ports}`);
+  await expect(server.ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
+    /ended with exit code 1; the end of [\s\S]*EADDRINUSE/,
+  );
+  expect(readFileSync(ports, 'utf8').trim().split('\n')).toHaveLength(3);
 });
 
 test('one that has died is started again with the weights of now', async () => {

@@ -18,6 +18,9 @@ const HEALTH_MS = 30_000;
 const STOP_MS = 15_000;
 /** Of its log, in an error. */
 const SHOWN = 2000;
+/** What servers say of a port that is another program's, which may be so by the time they ask for it. */
+const TAKEN = /EADDRINUSE|address already in use/i;
+const MOST_STARTS = 3;
 
 export interface InferenceServer {
   /** Of the process that runs now. */
@@ -80,6 +83,8 @@ export class ManagedServer implements InferenceServer {
   private current: ServerClient | null = null;
   private process: ChildProcess | null = null;
   private ended: string | null = null;
+  /** Bytes of the log before the process that runs now, or ran last. */
+  private logged = 0;
   /** Until its process is there. */
   private starting: Promise<void> | null = null;
 
@@ -94,8 +99,23 @@ export class ManagedServer implements InferenceServer {
     return this.current;
   }
 
-  /** @throws Error with the end of its log, when it ends before it answers */
+  /**
+   * Where another program has taken its port while it was coming up, it is started on another.
+   * @throws Error with the end of its log, when it ends before it answers
+   */
   async ready(directory: string | null, signal: AbortSignal): Promise<void> {
+    for (let starts = 1; ; starts++) {
+      try {
+        await this.answering(directory, signal);
+        return;
+      } catch (error) {
+        const ended = this.process === null && !signal.aborted;
+        if (!ended || starts === MOST_STARTS || !TAKEN.test(this.lastWords())) throw error;
+      }
+    }
+  }
+
+  private async answering(directory: string | null, signal: AbortSignal): Promise<void> {
     if (this.process === null) {
       this.starting ??= this.start(directory ?? this.options.model).finally(() => {
         this.starting = null;
@@ -140,6 +160,7 @@ export class ManagedServer implements InferenceServer {
     const [program, ...first] = command.length > 0 ? command : launch.command;
     makeDirectories(path.dirname(log));
     const file = openSync(log, 'a');
+    this.logged = fstatSync(file).size;
     // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
     const child = this.guard.spawn(program as string, [...first, ...launch.args, ...args], {
       env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
@@ -164,19 +185,21 @@ export class ManagedServer implements InferenceServer {
 
   private lastWords(): string {
     try {
-      return printable(endOf(this.options.log).slice(-SHOWN), { max: SHOWN, lines: true });
+      const words = endOf(this.options.log, this.logged).slice(-SHOWN);
+      return printable(words, { max: SHOWN, lines: true });
     } catch {
       return '(nothing)';
     }
   }
 }
 
-/** The last characters of a file of any size. */
-function endOf(file: string): string {
+/** The last characters of a file of any size, behind its first `from` bytes where it still has more. */
+function endOf(file: string, from: number): string {
   const fd = openSync(file, 'r');
   try {
     const end = Buffer.alloc(4 * SHOWN);
-    const read = readSync(fd, end, 0, end.length, Math.max(0, fstatSync(fd).size - end.length));
+    const { size } = fstatSync(fd);
+    const read = readSync(fd, end, 0, end.length, Math.max(size < from ? 0 : from, size - end.length));
     return end.toString('utf8', 0, read);
   } finally {
     closeSync(fd);
