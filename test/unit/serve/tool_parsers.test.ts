@@ -299,7 +299,9 @@ test.each([
 });
 
 test('the family is that of the chat template', () => {
-  const deepseek = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}";
+  const calls = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}{% if m['tool_calls'] %}";
+  const deepseek = `{% if tools %}{{ tools }}{% endif %}${calls}`;
+  expect(familyOf(calls)).toBeNull();
   expect(familyOf(`${deepseek}{{ '\\n\`\`\`json' }}`)?.name).toBe('deepseek_v3');
   expect(familyOf(deepseek)?.name).toBe('deepseek_v31');
   expect(familyOf("{{ '<|tool_calls_section_begin|>' }}")?.name).toBe('kimi_k2');

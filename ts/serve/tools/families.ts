@@ -268,7 +268,8 @@ export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate.includes(MINIMAX.open)) return FAMILIES.minimax_m2;
   if (chatTemplate.includes(SEED.open)) return FAMILIES.seed_oss;
   if (chatTemplate.includes(KIMI_K2.open)) return kimiK2;
-  if (chatTemplate.includes(DEEPSEEK_V31.open))
+  // Templates of DeepSeek-R1, and of what was distilled from it, write calls, but show no tools.
+  if (chatTemplate.includes(DEEPSEEK_V31.open) && /\btools\b/.test(chatTemplate))
     return chatTemplate.includes('```json') ? deepseekV3 : deepseekV31;
   if (chatTemplate.includes(OPEN)) {
     if (chatTemplate.includes('<function=')) return qwen3Coder;
