@@ -79,6 +79,9 @@ export interface ManagedOptions extends Omit<LaunchOptions, 'host' | 'port'> {
   log: string;
 }
 
+/** Before it answered. */
+class ServerEnded extends Error {}
+
 export class ManagedServer implements InferenceServer {
   private current: ServerClient | null = null;
   private process: ChildProcess | null = null;
@@ -109,8 +112,8 @@ export class ManagedServer implements InferenceServer {
         await this.answering(directory, signal);
         return;
       } catch (error) {
-        const ended = this.process === null && !signal.aborted;
-        if (!ended || starts === MOST_STARTS || !TAKEN.test(this.lastWords())) throw error;
+        const taken = error instanceof ServerEnded && TAKEN.test(error.message);
+        if (!taken || signal.aborted || starts === MOST_STARTS) throw error;
       }
     }
   }
@@ -131,7 +134,7 @@ export class ManagedServer implements InferenceServer {
       await healthy(this.protocol, this.client, AbortSignal.any([signal, given.signal]));
     } catch (error) {
       if (!given.signal.aborted) throw error;
-      throw new Error(
+      throw new ServerEnded(
         `${this.ended ?? 'the server has ended'}; the end of ${this.options.log}:\n${this.lastWords()}`,
       );
     } finally {

@@ -20,11 +20,9 @@ export interface Conversation {
 export function conversationText(tokenizer: Tokenizer, conversation: Conversation): string {
   const { messages, tools, variables, opened } = conversation;
   const family = familyOf(tokenizer.toolTemplate);
-  const whole = family?.iterates
-    ? messages.map((message) => withCalls(message, withObject))
-    : CONCATENATES.test(tokenizer.toolTemplate ?? '')
-      ? messages.map((message) => withCalls(message, withText))
-      : messages;
+  const concatenates = CONCATENATES.test(tokenizer.toolTemplate ?? '');
+  const change = family?.iterates ? withObject : concatenates ? withText : null;
+  const whole = change === null ? messages : messages.map((message) => withCalls(message, change));
   const shown = family?.channels ? whole.map(withOneThought) : whole;
   return tokenizer.renderChat(shown, opened, { ...variables, tools });
 }

@@ -1,4 +1,4 @@
-// DeepSeek, Kimi K2 and MiniMax-M2: all calls of a response stand in one section between two tags; what one of them is, a body reads.
+// DeepSeek, Kimi K2, MiniMax-M2 and Seed-OSS: all calls of a response stand in one section between two tags; what one of them is, a body reads.
 import { heldBack } from '../text/stop_texts';
 import { CallWriter } from './call_writer';
 import type { CallBody } from './tagged_calls';

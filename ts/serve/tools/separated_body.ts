@@ -12,6 +12,7 @@ export interface SeparatedForm extends Section {
   end: string;
 }
 
+/** In the place of arguments: there are none. */
 const NONE = 'null';
 /** More is no head. */
 const LONGEST_HEAD = 1000;
@@ -22,8 +23,6 @@ export class SeparatedBody implements CallBody {
   private state: 'head' | 'arguments' | 'end' = 'head';
   private buffer = '';
   private readonly value = new ValueEnd();
-  /** Nothing of the arguments has been read. */
-  private first = true;
 
   constructor(
     private readonly form: SeparatedForm,
@@ -56,16 +55,13 @@ export class SeparatedBody implements CallBody {
     calls.push(this.writer.begin(name, id));
     this.buffer = this.buffer.slice(found[0].length);
     this.state = 'arguments';
+    if (!this.buffer.startsWith(NONE)) return;
+    calls.push(...this.writer.more('{}'));
+    this.buffer = this.buffer.slice(NONE.length);
+    this.state = 'end';
   }
 
   private readArguments(calls: ToolCallDelta[]): void {
-    if (this.first && this.buffer.startsWith(NONE)) {
-      calls.push(...this.writer.more('{}'));
-      this.buffer = this.buffer.slice(NONE.length);
-      this.state = 'end';
-      return;
-    }
-    this.first = false;
     let taken = 0;
     let ended = false;
     while (taken < this.buffer.length && !ended)
