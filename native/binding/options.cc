@@ -12,15 +12,15 @@ namespace {
 constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
 
 VisionConfig read_vision(const Field& dto) {
-  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kQuickGelu, Activation::kRelu};
+  constexpr std::array kActivations = {Activation::kSilu,      Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kQuickGelu, Activation::kRelu, Activation::kSquaredRelu};
   VisionConfig vision;
   vision.num_layers = dto["numLayers"].integer();
   vision.hidden_size = dto["hiddenSize"].integer();
   vision.num_heads = dto["numHeads"].integer();
   vision.intermediate_size = dto["intermediateSize"].integer();
   vision.activation =
-      kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu"})];
+      kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"})];
   vision.gated_mlp = dto["gatedMlp"].boolean();
   vision.norm = kNorms[dto["norm"].word({"rms", "layer"})];
   vision.norm_eps = dto["normEps"].number();
@@ -48,9 +48,11 @@ VisionConfig read_vision(const Field& dto) {
 
 ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
-  constexpr std::array kActivations = {Activation::kSilu,      Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kQuickGelu, Activation::kRelu, Activation::kClampedSwiglu};
-  constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned};
+  constexpr std::array kActivations = {Activation::kSilu,         Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kQuickGelu,    Activation::kRelu, Activation::kSquaredRelu,
+                                       Activation::kClampedSwiglu};
+  constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned, PositionKind::kNone};
+  constexpr std::array kRules = {LinearRule::kGatedDelta, LinearRule::kMamba2};
   ModelConfig model;
   model.family = dto["family"].string();
   model.head = kHeads[dto["head"].word({"lm", "value"})];
@@ -82,8 +84,8 @@ ModelConfig read_model(const Field& dto) {
   model.mlp_bias = dto["mlpBias"].boolean();
   model.gated_mlp = dto["gatedMlp"].boolean();
   model.activation = kActivations[dto["activation"].word(
-      {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "clamped_swiglu"})];
-  model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
+      {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu"})];
+  model.positions = kPositions[dto["positions"].word({"rope", "learned", "none"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();
   model.rope_pairs = dto["ropePairs"].boolean();
@@ -117,12 +119,18 @@ ModelConfig read_model(const Field& dto) {
         moe["wideLogits"].boolean()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
-  if (const Field delta = dto["delta"]; !delta.is_null()) {
-    model.delta =
-        DeltaConfig{delta["keyHeads"].integer(), delta["valueHeads"].integer(), delta["keyDim"].integer(),
-                    delta["valueDim"].integer(), delta["interleaved"].boolean()};
+  if (const Field linear = dto["linear"]; !linear.is_null()) {
+    model.linear = LinearAttentionConfig{kRules[linear["rule"].word({"gated_delta", "mamba2"})],
+                                         linear["keyHeads"].integer(),
+                                         linear["valueHeads"].integer(),
+                                         linear["keyDim"].integer(),
+                                         linear["valueDim"].integer(),
+                                         linear["interleaved"].boolean(),
+                                         linear["convBias"].boolean(),
+                                         linear["leastStep"].number()};
   }
-  model.delta_layers = dto["deltaLayers"].booleans();
+  model.linear_layers = dto["linearLayers"].booleans();
+  model.bare_layers = dto["bareLayers"].booleans();
   if (const Field vision = dto["vision"]; !vision.is_null()) model.vision = read_vision(vision);
   if (const Field prediction = dto["prediction"]; !prediction.is_null())
     model.prediction = PredictionConfig{prediction["layers"].count(), prediction["hiddenFirst"].boolean(),

@@ -44,7 +44,7 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[parallel] expected either cp or ulysses, both of which share the rows of micro-batches, to be 1, "
           "got cp ",
           dims.cp, " and ulysses ", options.ulysses);
-  require(!options.model.delta || (dims.cp == 1 && options.ulysses == 1), ErrorCode::kInvalidArgument,
+  require(!options.model.linear || (dims.cp == 1 && options.ulysses == 1), ErrorCode::kInvalidArgument,
           "[parallel] the linear attention of ", options.model.family,
           " models goes through a sequence from row to row: expected neither cp nor ulysses, whose ranks "
           "share the "

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/parallel.h"
 #include "base/simulated.h"
 #include "base/upload.h"
@@ -42,7 +44,9 @@ int dtype_of(const at::Tensor& x) {
 }  // namespace
 
 ConvTaps::ConvTaps(const Segments& segments, int64_t total)
-    : before_(static_cast<size_t>(total * kConvWidth), -1), first_(static_cast<size_t>(total) + 1, 0) {
+    : real_(real_rows(segments)),
+      before_(static_cast<size_t>(total * kConvWidth), -1),
+      first_(static_cast<size_t>(total) + 1, 0) {
   for (const Segment& segment : segments) {
     const int64_t behind = segment.prefix < 0 ? 0 : segments[static_cast<size_t>(segment.prefix)].end;
     const int64_t there = first_position(segments, segment);
@@ -72,9 +76,12 @@ at::Tensor ConvTaps::index(at::Device device) const {
   return upload(at::where(all < 0, rows(), all), device);
 }
 
-at::Tensor conv_weight(const at::Tensor& weight) {
+at::Tensor conv_weight(const at::Tensor& weight, const at::Tensor& bias) {
   const auto type = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return weight.to(type).t().contiguous();
+  const at::Tensor all = at::zeros({kConvWidth + 1, weight.size(0)}, weight.options().dtype(type));
+  all.narrow(0, 0, kConvWidth).copy_(weight.t());
+  if (bias.defined()) all[kConvWidth].copy_(bias);
+  return all;
 }
 
 void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor& weight,
@@ -89,10 +96,14 @@ void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor&
 void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps, int64_t begin,
                          int64_t end, const at::Tensor& y) {
   if (simulated(x)) return simulate_temporaries(y, 4);
+  const int64_t real = std::clamp(taps.real(), begin, end), count = real - begin;
+  if (real < end) y.narrow(0, count, end - real).zero_();
+  if (count == 0) return;
+  const at::Tensor of_real = y.narrow(0, 0, count);
   if (!has_delta_kernels(x))
-    return reference::causal_conv_forward(x, weight, taps.index(x.device()).narrow(0, begin, end - begin), y);
+    return reference::causal_conv_forward(x, weight, taps.index(x.device()).narrow(0, begin, count), of_real);
   const at::Tensor zeros = at::zeros({x.size(1)}, x.options());
-  causal_conv_forward(addresses(x, taps, begin, end, zeros), weight, y);
+  causal_conv_forward(addresses(x, taps, begin, real, zeros), weight, of_real);
 }
 
 at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps,
@@ -101,7 +112,7 @@ at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, c
   if (!simulated(x) && !has_delta_kernels(x))
     return reference::causal_conv_backward(x, weight, taps.index(x.device()), dy, dx);
   const int64_t tiles = (rows + kRowTile - 1) / kRowTile;
-  const at::Tensor parts = at::zeros({tiles, kConvWidth, cols}, dy.options());
+  const at::Tensor parts = at::zeros({tiles, kConvWidth + 1, cols}, dy.options());
   if (simulated(x)) {
     simulate_temporaries(x, 6);
     return parts.sum(0);
@@ -115,7 +126,7 @@ at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, c
     const std::vector<const void*> from = addresses(x, taps, begin, end, zeros);
     float* const tile = gradients + begin * cols;
     conv.backward[type]({end - begin, cols, from.data(), weights, tile, cols, tile,
-                         parts.mutable_data_ptr<float>() + begin / kRowTile * kConvWidth * cols});
+                         parts.mutable_data_ptr<float>() + begin / kRowTile * (kConvWidth + 1) * cols});
   });
   for_each_row_tile(rows, kRowTile, x.device(), [&](int64_t begin, int64_t end) {
     std::vector<const float*> sums;

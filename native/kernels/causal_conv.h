@@ -20,6 +20,8 @@ class ConvTaps {
   ConvTaps(const Segments& segments, int64_t total);
 
   int64_t rows() const { return static_cast<int64_t>(before_.size()) / kConvWidth; }
+  // Those behind belong to no sequence.
+  int64_t real() const { return real_; }
   const int32_t* of(int64_t row) const { return before_.data() + row * kConvWidth; }
   // The other way round: the rows that row `row` goes into, ascending, and as which of their taps.
   struct Use {
@@ -31,24 +33,26 @@ class ConvTaps {
   at::Tensor index(at::Device device) const;
 
  private:
+  int64_t real_;
   std::vector<int32_t> before_;
   std::vector<Use> uses_;
   std::vector<int64_t> first_;
 };
 
-// A weight [C, kConvWidth] as the functions below take it: float32 [kConvWidth, C].
-at::Tensor conv_weight(const at::Tensor& weight);
+// A weight [C, kConvWidth] and a bias [C], which may be undefined, as the functions below take them: float32
+// [kConvWidth + 1, C], the bias behind the taps.
+at::Tensor conv_weight(const at::Tensor& weight, const at::Tensor& bias);
 
-// y = silu(sum over j of weight[j] x[tap j]) for rows [begin, end); x [T, C], y [end - begin, C] in one
-// dtype.
+// y = silu(sum over j of weight[j] x[tap j] + bias) for rows [begin, end); x [T, C], y [end - begin, C] in
+// one dtype.
 void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps, int64_t begin,
                          int64_t end, const at::Tensor& y);
 // The same of rows that lie anywhere on a CPU: taps [n * kConvWidth], n rows of y.
 void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor& weight, const at::Tensor& y);
 
 // From dy [T, C] float32, contiguous, which is consumed: dx [T, C] in the dtype of x, overwritten, and the
-// weight's gradient float32 [kConvWidth, C], which is returned. Sums over rows have an order that depends on
-// T alone.
+// gradient of weight and bias float32 [kConvWidth + 1, C], which is returned. Sums over rows have an order
+// that depends on T alone.
 at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps,
                                 const at::Tensor& dy, const at::Tensor& dx);
 

@@ -43,7 +43,7 @@ at::Tensor tap_rows(const at::Tensor& padded, const at::Tensor& taps, int64_t ta
 at::Tensor conv_sum(const at::Tensor& padded, const at::Tensor& weight, const at::Tensor& taps) {
   at::Tensor sum = tap_rows(padded, taps, 0) * weight[0];
   for (int64_t tap = 1; tap < kConvWidth; ++tap) sum += tap_rows(padded, taps, tap) * weight[tap];
-  return sum;
+  return sum + weight[kConvWidth];
 }
 
 // The derivative of silu.
@@ -62,10 +62,10 @@ struct Heads {
   at::Tensor q, k, v;  // [n, Hv, D]
 
   Heads(const DeltaSpec& spec, const at::Tensor& x) {
-    const int64_t keys = spec.key_heads * spec.key_dim, groups = spec.value_heads / spec.key_heads;
-    q = heads_of(x, 0, spec.key_heads, spec.key_dim).repeat_interleave(groups, 1);
-    k = heads_of(x, keys, spec.key_heads, spec.key_dim).repeat_interleave(groups, 1);
-    v = heads_of(x, 2 * keys, spec.value_heads, spec.value_dim);
+    const int64_t groups = spec.value_heads / spec.key_heads;
+    q = heads_of(x, spec.q(), spec.key_heads, spec.key_dim).repeat_interleave(groups, 1);
+    k = heads_of(x, spec.k(), spec.key_heads, spec.key_dim).repeat_interleave(groups, 1);
+    v = heads_of(x, spec.v(), spec.value_heads, spec.value_dim);
   }
 };
 
@@ -80,10 +80,11 @@ at::Tensor product(const at::Tensor& k, const at::Tensor& d) {
 struct Row {
   at::Tensor decayed, memory, delta, state;
 };
-Row row_of(const Heads& heads, const DeltaRows& rows, int64_t r, const at::Tensor& before) {
+Row row_of(const DeltaSpec& spec, const Heads& heads, const DeltaRows& rows, int64_t r,
+           const at::Tensor& before) {
   Row row;
   row.decayed = before * rows.decay[r].view({-1, 1, 1});
-  row.memory = read_state(row.decayed, heads.k[r]);
+  row.memory = spec.erases ? read_state(row.decayed, heads.k[r]) : at::zeros_like(heads.v[r]);
   row.delta = rows.beta[r].unsqueeze(1) * (heads.v[r] - row.memory);
   row.state = row.decayed + product(heads.k[r], row.delta);
   return row;
@@ -97,7 +98,7 @@ at::Tensor empty_state(const DeltaSpec& spec, const DeltaRows& rows) {
 at::Tensor scan(const DeltaSpec& spec, const DeltaRows& rows, at::Tensor state, const at::Tensor& out) {
   const Heads heads(spec, rows.x);
   for (int64_t r = 0; r < rows.x.size(0); ++r) {
-    state = row_of(heads, rows, r, state).state;
+    state = row_of(spec, heads, rows, r, state).state;
     if (out.defined()) out[r].copy_(read_state(state, heads.q[r]).flatten());
   }
   return state;
@@ -110,7 +111,7 @@ at::Tensor scan_backward(const DeltaSpec& spec, const DeltaRows& rows, const at:
   std::vector<Row> kept;
   at::Tensor state = before;
   for (int64_t r = 0; r < rows.x.size(0); ++r) {
-    kept.push_back(row_of(heads, rows, r, state));
+    kept.push_back(row_of(spec, heads, rows, r, state));
     state = kept.back().state;
   }
   const int64_t keys = spec.key_heads * spec.key_dim, groups = spec.value_heads / spec.key_heads;
@@ -122,13 +123,15 @@ at::Tensor scan_backward(const DeltaSpec& spec, const DeltaRows& rows, const at:
     const at::Tensor k = heads.k[r], d_out = dout[r].view({spec.value_heads, spec.value_dim});
     d_state = d_state + product(heads.q[r], d_out);
     const at::Tensor d_delta = read_state(d_state, k), dv = rows.beta[r].unsqueeze(1) * d_delta;
-    const at::Tensor d_decayed = d_state - product(k, dv);
-    const at::Tensor dk = at::matmul(d_state, row.delta.unsqueeze(2)).squeeze(2) -
-                          at::matmul(row.decayed, dv.unsqueeze(2)).squeeze(2);
+    at::Tensor d_decayed = d_state, dk = at::matmul(d_state, row.delta.unsqueeze(2)).squeeze(2);
+    if (spec.erases) {
+      d_decayed = d_decayed - product(k, dv);
+      dk = dk - at::matmul(row.decayed, dv.unsqueeze(2)).squeeze(2);
+    }
     const at::Tensor dx = gradients.x[r];
-    dx.narrow(0, 0, keys).copy_(of_key_heads(at::matmul(row.state, d_out.unsqueeze(2)).squeeze(2)));
-    dx.narrow(0, keys, keys).copy_(of_key_heads(dk));
-    dx.narrow(0, 2 * keys, dv.numel()).copy_(dv.flatten());
+    dx.narrow(0, spec.q(), keys).copy_(of_key_heads(at::matmul(row.state, d_out.unsqueeze(2)).squeeze(2)));
+    dx.narrow(0, spec.k(), keys).copy_(of_key_heads(dk));
+    dx.narrow(0, spec.v(), dv.numel()).copy_(dv.flatten());
     gradients.beta[r].copy_((d_delta * (heads.v[r] - row.memory)).sum(1));
     gradients.decay[r].copy_((d_decayed * row.decayed).sum(at::IntArrayRef{1, 2}));
     d_state = d_decayed * rows.decay[r].view({-1, 1, 1});
@@ -152,6 +155,7 @@ at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, c
     d_weight[tap].copy_((dsum * tap_rows(padded, taps, tap)).sum(0));
     add_rows(d_padded, taps.select(1, tap), dsum * weight[tap]);
   }
+  d_weight[kConvWidth].copy_(dsum.sum(0));
   dx.copy_(d_padded.narrow(0, 0, x.size(0)));
   return d_weight;
 }
@@ -228,24 +232,65 @@ void gated_delta_step(const DeltaSpec& spec, const DeltaRows& rows, const std::v
   }
 }
 
-void gated_norm_forward(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps,
-                        const at::Tensor& out) {
-  const at::Tensor heads = x.unflatten(1, {-1, weight.size(0)});
-  const at::Tensor normed = heads * at::rsqrt(heads.square().mean(2, true) + eps) * wide(weight);
-  out.copy_(normed.flatten(1) * at::silu(wide(gate)));
+void gated_norm_forward(const GatedNormSpec& spec, const at::Tensor& x, const at::Tensor& gate,
+                        const at::Tensor& weight, const at::Tensor& out) {
+  const at::Tensor factor = at::silu(wide(gate));
+  const at::Tensor heads = (spec.gate_first ? x * factor : x).unflatten(1, {-1, spec.dim});
+  const at::Tensor normed = heads * at::rsqrt(heads.square().mean(2, true) + spec.eps);
+  out.copy_(spec.gate_first ? normed.flatten(1) * wide(weight) : (normed * wide(weight)).flatten(1) * factor);
 }
 
-void gated_norm_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& gate,
-                         const at::Tensor& weight, double eps, const at::Tensor& dx, const at::Tensor& dgate,
-                         const at::Tensor& dweight) {
-  const std::vector<int64_t> by_head{-1, weight.size(0)};
-  const at::Tensor heads = x.unflatten(1, by_head), z = wide(gate).unflatten(1, by_head);
-  const at::Tensor rstd = at::rsqrt(heads.square().mean(2, true) + eps), normed = heads * rstd;
-  const at::Tensor grad = wide(dout).unflatten(1, by_head), scale = wide(weight);
+void gated_norm_backward(const GatedNormSpec& spec, const at::Tensor& dout, const at::Tensor& x,
+                         const at::Tensor& gate, const at::Tensor& weight, const at::Tensor& dx,
+                         const at::Tensor& dgate, const at::Tensor& dweight) {
+  const std::vector<int64_t> by_head{-1, spec.dim};
+  const at::Tensor z = wide(gate).unflatten(1, by_head), inputs = x.unflatten(1, by_head);
+  const at::Tensor heads = spec.gate_first ? inputs * at::silu(z) : inputs;
+  const at::Tensor rstd = at::rsqrt(heads.square().mean(2, true) + spec.eps), normed = heads * rstd;
+  const at::Tensor grad = wide(dout).unflatten(1, by_head);
+  if (spec.gate_first) {
+    const at::Tensor g = grad * wide(weight).unflatten(0, by_head);
+    at::Tensor(dweight).add_((grad * normed).sum(0).flatten());
+    const at::Tensor dy = rstd * (g - normed * (g * normed).mean(2, true));
+    dgate.copy_((dy * inputs * silu_slope(z)).flatten(1));
+    dx.copy_((dy * at::silu(z)).flatten(1));
+    return;
+  }
+  const at::Tensor scale = wide(weight);
   at::Tensor(dweight).add_((grad * normed * at::silu(z)).sum(at::IntArrayRef{0, 1}));
   dgate.copy_((grad * scale * normed * silu_slope(z)).flatten(1));
   const at::Tensor g = grad * scale * at::silu(z);
   dx.copy_((rstd * (g - normed * (g * normed).mean(2, true))).flatten(1));
+}
+
+void mamba_inputs(const DeltaSpec& spec, const at::Tensor& x, const MambaSteps& steps, const DeltaRows& out) {
+  out.x.copy_(x);
+  out.beta.copy_(at::softplus(wide(steps.dt) + wide(steps.dt_bias)).clamp_min(steps.least));
+  out.decay.copy_(at::exp(-at::exp(wide(steps.a_log)) * out.beta));
+}
+
+void mamba_inputs_backward(const MambaSteps& steps, const DeltaRows& gradients, const at::Tensor& ddt,
+                           const at::Tensor& da_log, const at::Tensor& ddt_bias) {
+  const at::Tensor sum = wide(steps.dt) + wide(steps.dt_bias), rate = -at::exp(wide(steps.a_log));
+  const at::Tensor step = at::softplus(sum);
+  const at::Tensor by_sum =
+      ((gradients.beta + gradients.decay * rate) * at::sigmoid(sum)).masked_fill(step < steps.least, 0);
+  ddt.copy_(by_sum);
+  at::Tensor(da_log).add_((gradients.decay * rate * step.clamp_min(steps.least)).sum(0));
+  at::Tensor(ddt_bias).add_(by_sum.sum(0));
+}
+
+void mamba_skip(const DeltaSpec& spec, const at::Tensor& x, const at::Tensor& skip, const at::Tensor& out) {
+  const at::Tensor v = heads_of(x, spec.v(), spec.value_heads, spec.value_dim);
+  at::Tensor(out).add_((v * wide(skip).unsqueeze(1)).flatten(1));
+}
+
+void mamba_skip_backward(const DeltaSpec& spec, const at::Tensor& x, const at::Tensor& skip,
+                         const at::Tensor& dout, const at::Tensor& dx, const at::Tensor& dskip) {
+  const at::Tensor v = heads_of(x, spec.v(), spec.value_heads, spec.value_dim);
+  const at::Tensor d = dout.unflatten(1, {spec.value_heads, spec.value_dim});
+  heads_of(dx, spec.v(), spec.value_heads, spec.value_dim).add_(d * wide(skip).unsqueeze(1));
+  at::Tensor(dskip).add_((d * v).sum(at::IntArrayRef{0, 2}));
 }
 
 }  // namespace troupe::ops::reference

@@ -61,13 +61,12 @@ std::vector<Family> families_of(const Segments& segments) {
 class HeadColumns {
  public:
   HeadColumns(const DeltaSpec& spec, int64_t head, int64_t column)
-      : spec_(spec), head_(head), column_(column), keys_(spec.key_heads * spec.key_dim) {}
+      : spec_(spec), head_(head), column_(column) {}
 
   int64_t columns() const { return std::min(kDeltaColumns, spec_.value_dim - column_); }
-  int64_t width() const { return 2 * keys_ + spec_.value_heads * spec_.value_dim; }
-  int64_t q(int64_t row) const { return row * width() + key_head() * spec_.key_dim; }
-  int64_t k(int64_t row) const { return q(row) + keys_; }
-  int64_t v(int64_t row) const { return row * width() + 2 * keys_ + head_ * spec_.value_dim + column_; }
+  int64_t q(int64_t row) const { return row * spec_.width() + spec_.q() + key_head() * spec_.key_dim; }
+  int64_t k(int64_t row) const { return row * spec_.width() + spec_.k() + key_head() * spec_.key_dim; }
+  int64_t v(int64_t row) const { return row * spec_.width() + spec_.v() + head_ * spec_.value_dim + column_; }
   int64_t gate(int64_t row) const { return row * spec_.value_heads + head_; }
   int64_t out(int64_t row) const { return (row * spec_.value_heads + head_) * spec_.value_dim + column_; }
   // In the states of a slot.
@@ -77,13 +76,14 @@ class HeadColumns {
   DeltaScan scan(const DeltaRows& rows, int64_t row, int64_t count) const {
     const float* x = rows.x.const_data_ptr<float>();
     DeltaScan scan{};
+    scan.erases = spec_.erases;
     scan.rows = count;
     scan.key_dim = spec_.key_dim;
     scan.columns = columns();
     scan.q = x + q(row);
     scan.k = x + k(row);
     scan.v = x + v(row);
-    scan.stride = width();
+    scan.stride = spec_.width();
     scan.decay = rows.decay.const_data_ptr<float>() + gate(row);
     scan.beta = rows.beta.const_data_ptr<float>() + gate(row);
     scan.gate_stride = spec_.value_heads;
@@ -95,7 +95,7 @@ class HeadColumns {
   int64_t key_head() const { return head_ / (spec_.value_heads / spec_.key_heads); }
 
   const DeltaSpec& spec_;
-  int64_t head_, column_, keys_;
+  int64_t head_, column_;
 };
 
 void forward_family(const HeadColumns& head, const DeltaRows& rows, const Family& family,
@@ -159,8 +159,8 @@ int64_t column_blocks(const DeltaSpec& spec) {
 
 DeltaRows DeltaRows::make(const DeltaSpec& spec, int64_t rows, const at::TensorOptions& options) {
   const auto type = options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
-  return {at::empty({rows, 2 * spec.key_heads * spec.key_dim + spec.value_heads * spec.value_dim}, type),
-          at::empty({rows, spec.value_heads}, type), at::empty({rows, spec.value_heads}, type)};
+  return {at::empty({rows, spec.width()}, type), at::empty({rows, spec.value_heads}, type),
+          at::empty({rows, spec.value_heads}, type)};
 }
 
 void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates, const DeltaRows& out) {

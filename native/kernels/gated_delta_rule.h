@@ -12,6 +12,7 @@
 // Gated Delta Networks (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, equation 10), row by row as it is
 // written there: a value head keeps a state S [Dk, Dv] of its sequence, from zeros on, and each row does
 //   S = decay S;  S = S + k (beta (v - S^T k))^T;  out = S^T q
+// or without erasure, as Mamba 2 has it (kernels/mamba.h), S = decay S + k (beta v)^T,
 // in float32, whatever the compute dtype. Value heads h of key head h / (Hv / Hk).
 //
 // A row's bits depend on the rows of its sequence before it alone: not on where runs are cut, how often a
@@ -22,8 +23,9 @@ namespace troupe::ops {
 
 using DeltaSpec = kernels::DeltaShape;
 
-// What the rule reads: x [T, 2 Hk Dk + Hv Dv] (q and k of length one, q times Dk^-1/2; v), decay and beta [T,
-// Hv], all float32 and contiguous. As gradients: by x, by log decay, by beta.
+// What the rule reads: x [T, 2 Hk Dk + Hv Dv] (q and k of length one, q times Dk^-1/2; v; or without erasure
+// v, k, q as they are), decay and beta [T, Hv], all float32 and contiguous. As gradients: by x, by log decay,
+// by beta.
 struct DeltaRows {
   at::Tensor x, decay, beta;
 

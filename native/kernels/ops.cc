@@ -129,6 +129,7 @@ kernels::ActivationId activation_id(Activation kind) {
     case Activation::kGeluTanh: return kernels::kGeluTanhId;
     case Activation::kQuickGelu: return kernels::kQuickGeluId;
     case Activation::kRelu: return kernels::kReluId;
+    case Activation::kSquaredRelu: return kernels::kSquaredReluId;
     case Activation::kSigmoid: return kernels::kSigmoidId;
     case Activation::kClampedSwiglu: return kernels::kClampedSwigluId;
   }

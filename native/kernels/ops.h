@@ -16,7 +16,16 @@ namespace troupe {
 
 enum class NormKind { kRms, kLayer };
 // kClampedSwiglu: of pairs of a gate and an up (gpt-oss), see activation_forward.
-enum class Activation { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kSigmoid, kClampedSwiglu };
+enum class Activation {
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kQuickGelu,
+  kRelu,
+  kSquaredRelu,  // relu(x)^2 (So et al. 2021, arXiv:2109.08668, section 4)
+  kSigmoid,
+  kClampedSwiglu
+};
 
 }  // namespace troupe
 

@@ -72,6 +72,7 @@ at::Tensor act(Activation kind, const at::Tensor& x) {
     case Activation::kGeluTanh: return x * 0.5 * (1.0 + at::tanh(kTanhInner * (x + 0.044715 * x * x * x)));
     case Activation::kQuickGelu: return x * at::sigmoid(kernels::kQuickGeluSlope * x);
     case Activation::kRelu: return at::relu(x);
+    case Activation::kSquaredRelu: return at::relu(x).square();
     case Activation::kSigmoid: return at::sigmoid(x);
     case Activation::kClampedSwiglu: return {};  // of pairs, below
   }
@@ -95,6 +96,7 @@ at::Tensor act_slope(Activation kind, const at::Tensor& x) {
       return s * (1.0 + kernels::kQuickGeluSlope * x * (1.0 - s));
     }
     case Activation::kRelu: return x.gt(0).to(x.scalar_type());
+    case Activation::kSquaredRelu: return 2 * at::relu(x);
     case Activation::kSigmoid: {
       const at::Tensor s = at::sigmoid(x);
       return s * (1.0 - s);

@@ -20,8 +20,8 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
   for (const ParameterSpec& spec : parameters) {
     const std::string& name = spec.info.name;
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    const bool linear =
-        has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mlp.") || has(".moe.shared.");
+    const bool linear = has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mamba.in.") ||
+                        has(".mamba.out.") || has(".mlp.") || has(".moe.shared.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;

@@ -23,7 +23,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
       second_rope_(whole.has_second_rope(layer)),
       residual_scale_(whole.residual_scale),
       activation_(whole.activation),
-      gated_(whole.gated_mlp) {
+      gated_(whole.gated_mlp),
+      has_mlp_(whole.has_mlp(layer)) {
   const ModelConfig config = own_heads(whole, part);
   attention_ = {config.num_heads,       config.num_kv_heads,      config.head_dim,
                 config.attention_scale, config.attention_softcap, config.sliding_window(layer)};
@@ -33,20 +34,20 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   // The key turns as one more query does; behind it there is no value.
   if (config.latent)
     latent_rotary_ = {config.num_heads + 1, 0, config.latent->row_dim(), config.latent->rotary_dim};
-  gated_heads_ = config.attention_gate && !config.is_delta_layer(layer);
+  gated_heads_ = config.attention_gate && !config.is_linear_layer(layer);
   const std::string prefix = config.prefix + "layers." + std::to_string(layer) + ".";
   attention_.causal = config.causal;
   if (config.input_norms) {
     attn_norm_ = Norm(store, config, prefix + "attn_norm");
-    mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
+    if (has_mlp_) mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
   }
   if (config.post_norms) {
     attn_post_norm_ = Norm(store, config, prefix + "attn_post_norm");
     mlp_post_norm_ = Norm(store, config, prefix + "mlp_post_norm");
   }
-  if (config.is_delta_layer(layer)) {
-    qkv_ = delta_projection(store, config, prefix + "delta");
-    delta_ = std::make_unique<GatedDeltaNet>(store, config, prefix + "delta");
+  if (config.is_linear_layer(layer)) {
+    qkv_ = linear_attention_projection(store, config, prefix + linear_attention_name(*config.linear));
+    linear_ = troupe::linear_attention(store, config, prefix);
     rotary_.qk_norm = false;
   } else {
     qkv_ = qkv_projection(store, config, prefix + "attn");
@@ -61,13 +62,14 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   }
   if (config.whole_qk_norm)
     whole_qk_norm_ = std::make_unique<WholeQkNorm>(store, config, part, prefix + "attn");
-  if (config.attention_sinks && !delta_) {
+  if (config.attention_sinks && !linear_) {
     const Parameter& sinks = store.at(prefix + "attn.sinks");
     attention_.sinks = sinks.compute;
     sinks_grad_ = sinks.grad;
   }
   value_dim_ = config.value_dim();
-  attn_out_ = Linear(store, prefix + (delta_ ? "delta.out" : "attn.out"));
+  attn_out_ = Linear(store, prefix + (linear_ ? linear_attention_name(*config.linear) : "attn") + ".out");
+  if (!has_mlp_) return;
   if (config.is_moe_layer(layer)) {
     moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
     top_k_ = whole.moe->top_k;
@@ -95,7 +97,7 @@ void Block::enable_adapters(bool enabled) {
 
 Block::OutputWeights Block::pack_output(bool last) const {
   OutputWeights weights{attn_out_.pack_forward(), {}, {}, {}};
-  if (!moe_) {
+  if (!moe_ && has_mlp_) {
     weights.mlp_in = mlp_in_.pack_forward();
     if (last) weights.mlp_out = mlp_out_.pack_forward();
   }
@@ -107,7 +109,7 @@ Block::PackedWeights Block::pack(ops::Quantization quantization, bool latents) c
                         {attn_out_.pack_forward(quantization), {}, {}, {}}};
   if (moe_) {
     weights.output.experts = moe_->pack();
-  } else {
+  } else if (has_mlp_) {
     weights.output.mlp_in = mlp_in_.pack_forward(quantization);
     weights.output.mlp_out = mlp_out_.pack_forward(quantization);
   }
@@ -148,6 +150,7 @@ void Block::scale_gradient(const at::Tensor& d_sum, const at::Tensor& to) const 
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                            const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
   const Range range("output_and_mlp");
+  if (!has_mlp_) return output_alone(x, attn, rows, out, weights);
   if (rows.exchange != nullptr) return exchange_output_and_mlp(x, attn, rows, out, saved, weights);
   const int64_t total = x.size(0), row_tile = rows.row_tile;
   const bool post = attn_post_norm_.defined();
@@ -246,6 +249,7 @@ void Block::experts_backward_without_rows(const at::TensorOptions& options, cons
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                                const at::Tensor& d_attn) const {
   const Range range("output_and_mlp backward");
+  if (!has_mlp_) return backward_alone(dy, rows, saved, d_attn);
   if (rows.exchange != nullptr) return exchange_backward_mlp(dy, rows, saved, d_attn);
   const int64_t total = dy.size(0);
   const int64_t hidden = dy.size(1);

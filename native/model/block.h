@@ -9,8 +9,8 @@
 #include "kernels/attention.h"
 #include "megatron/expert_rows.h"
 #include "model/decoder_layout.h"
-#include "model/gated_delta_net.h"
 #include "model/layers.h"
+#include "model/linear_attention.h"
 #include "model/moe.h"
 #include "model/qkv_projection.h"
 #include "model/whole_qk_norm.h"
@@ -67,7 +67,7 @@ struct BlockSaved {
   QkvSaved projection;
   at::Tensor qkv_pre, qk_rstd;  // before q/k norm; undefined without it
   at::Tensor qk_squares;        // [2, T] of the norms over all heads, in the place of qk_rstd
-  // What attention took (after rotary) and gave; [Q, T]. Of the gated delta rule the same without lse: [T,
+  // What attention took (after rotary) and gave; [Q, T]. Of linear attention the same without lse: [T,
   // P], and [T, Hv*Dv] before its norm.
   at::Tensor qkv, heads_attn, lse;
   at::Tensor gated;  // [T, 2*Q*D] gates and what they are multiplied with; undefined without them
@@ -78,9 +78,9 @@ struct BlockSaved {
   MoeSaved moe;
 };
 
-// One decoder layer. A row passes through it in fixed-size tiles (norm, projections, rotary,
-// activation and residuals of a tile run back to back while it is in the cache); only attention and
-// the experts look beyond a tile.
+// One decoder layer: attention and an MLP, or attention alone. A row passes through it in fixed-size tiles
+// (norm, projections, rotary, activation and residuals of a tile run back to back while it is in the cache);
+// only attention and the experts look beyond a tile.
 class Block {
  public:
   // config: of the whole model; part: what the store has of it.
@@ -131,14 +131,14 @@ class Block {
   // Attention between the row-local halves, and the exchange around it where ranks share rows: the output [T,
   // Q*V] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
   // heads_attn and lse of `saved`; the first writes them and attn where it is given. With gates, or in a
-  // layer of the gated delta rule, of what such a layer's projection gives [T, qkv_size()].
+  // layer of linear attention, of what such a layer's projection gives [T, qkv_size()].
   at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
   at::Tensor attend_backward(const at::Tensor& d_attn, const RowContext& rows, const BlockSaved& saved) const;
   int64_t qkv_size() const {
-    return delta_ ? delta_->columns() : head_columns() + (gated_heads_ ? query_columns() : 0);
+    return linear_ ? linear_->columns() : head_columns() + (gated_heads_ ? query_columns() : 0);
   }
   // Null: the layer has attention.
-  const GatedDeltaNet* delta_net() const { return delta_.get(); }
+  const LinearAttention* linear_attention() const { return linear_.get(); }
   // Multiplies attn [n, Q*D] by the sigmoid of the gates in qkv [n, (2Q+2K)*D], where there are such.
   // Returned: a product, or attn itself.
   at::Tensor gate_heads(const at::Tensor& attn, const at::Tensor& qkv, int64_t row_tile,
@@ -204,6 +204,11 @@ class Block {
                                 const at::Tensor& products) const;
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
   void finish_qk_norms(const at::Tensor& qk_parts) const;
+  // The same two passes of a layer without an MLP (block_bare.cc).
+  void output_alone(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                    const at::Tensor& out, const OutputWeights& weights) const;
+  at::Tensor backward_alone(const at::Tensor& dy, const RowContext& rows, const BlockSaved& saved,
+                            const at::Tensor& d_attn) const;
   // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
   MoeMlp::Pass expert_pass(const RowContext& rows) const;
   // target = residual + residual_scale * linear(input)
@@ -227,9 +232,10 @@ class Block {
   std::unique_ptr<WholeQkNorm> whole_qk_norm_;
   at::Tensor sinks_grad_;
   std::unique_ptr<QkvProjection> qkv_;
-  std::unique_ptr<GatedDeltaNet> delta_;
+  std::unique_ptr<LinearAttention> linear_;
   bool gated_heads_;
   int64_t value_dim_;
+  bool has_mlp_;
   Linear attn_out_, mlp_in_, mlp_out_;
   std::unique_ptr<MoeMlp> moe_;
   int64_t top_k_ = 0, first_choice_ = 0;  // of its choices among those of all layers

@@ -19,7 +19,7 @@ at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qk
 
 at::Tensor Block::values_of(const at::Tensor& attn, const LatentHeads* latents) const {
   if (latents != nullptr) return latents->values(attn);
-  if (delta_ || value_dim_ == attention_.head_dim) return attn;
+  if (linear_ || value_dim_ == attention_.head_dim) return attn;
   const at::Tensor heads = attn.view({attn.size(0), attention_.num_heads, attention_.head_dim});
   // Of values that are one number wide, or of one head, reshape() makes a view whose numbers do not lie side
   // by side.
@@ -65,10 +65,10 @@ at::Tensor Block::gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile
 }
 
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
-  const Range range(delta_ ? "gated_delta_rule" : "attention");
-  if (delta_) {
+  const Range range(linear_ ? "linear_attention" : "attention");
+  if (linear_) {
     at::Tensor rule;
-    const at::Tensor attn = delta_->forward(qkv, rows.segments, &rule);
+    const at::Tensor attn = linear_->forward(qkv, rows.segments, &rule);
     if (saved != nullptr) {
       saved->qkv = qkv;
       saved->heads_attn = rule;
@@ -104,8 +104,8 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
 
 at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
                                   const BlockSaved& saved) const {
-  const Range range(delta_ ? "gated_delta_rule backward" : "attention backward");
-  if (delta_) return delta_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
+  const Range range(linear_ ? "linear_attention backward" : "attention backward");
+  if (linear_) return linear_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
   const SequenceGroup* group = rows.sequence;
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
   const at::Tensor d_gated = gated_heads_ ? gate_heads_backward(d_attn, rows.row_tile, saved) : at::Tensor();

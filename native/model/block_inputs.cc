@@ -52,7 +52,7 @@ void Block::project_tile(const RowContext& rows, const at::Tensor& normed, int64
 
 void Block::turn_tile(const RowContext& rows, int64_t begin, int64_t end, const at::Tensor& qkv,
                       const at::Tensor& squares, BlockSaved* saved) const {
-  if (delta_) return;
+  if (linear_) return;
   const at::Tensor out = rows_of(qkv, begin, end);
   if (whole_qk_norm_) whole_qk_norm_->forward(out, columns_of(squares, begin, end));
   const bool latents = rows.latents != nullptr;
@@ -91,7 +91,7 @@ at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const 
 void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
                                  const BlockSaved& saved, const at::Tensor& qk_parts,
                                  const at::Tensor& products) const {
-  if (delta_) return;
+  if (linear_) return;
   const int64_t tile = begin / rows.row_tile;
   const auto part = [&](int64_t i) { return rotary_.qk_norm ? qk_parts[i].select(0, tile) : at::Tensor(); };
   ops::qk_norm_rotary_backward(rotary_, heads_of(rows_of(dqkv, begin, end)),

@@ -17,11 +17,11 @@
 // Everything here is inference: no gradient is recorded.
 namespace troupe {
 
-class GatedDeltaNet;
+class LinearAttention;
 
 // Layers by what they keep of a sequence: keys and values, or a state.
 struct MixerLayers {
-  int64_t attention = 0, delta = 0;
+  int64_t attention = 0, linear = 0;
 };
 
 class Decoder {
@@ -41,8 +41,8 @@ class Decoder {
   }
   // The most of each kind that any rank of the pipeline has. predicts: with the layer for further tokens.
   virtual MixerLayers most_layers(bool predicts) const {
-    const int64_t delta = config().delta_layers_of_all();
-    return {config().num_layers - delta + (predicts ? 1 : 0), delta};
+    const int64_t linear = config().linear_layers_of_all();
+    return {config().num_layers - linear + (predicts ? 1 : 0), linear};
   }
   // Called before every layer of the decoder, whichever rank computes it: moves x [n, H] from the rank of the
   // layer before to that of this one, where they differ.
@@ -67,14 +67,14 @@ class Decoder {
   }
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the
-  // model has them (ModelConfig::mixer_inputs); over latents [n, (Q+1)*D], q and k; in a layer of the gated
-  // delta rule what that takes.
+  // model has them (ModelConfig::mixer_inputs); over latents [n, (Q+1)*D], q and k; in a layer of
+  // linear attention what that takes.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                 const at::Tensor& qkv) = 0;
   // What the attention of a layer takes beside them: the sinks of its heads [Q], undefined where it has none.
   virtual at::Tensor attention_sinks(int64_t layer) const { return {}; }
   // What a layer has in the place of attention; null: it has attention.
-  virtual const GatedDeltaNet* delta_net(int64_t layer) const { return nullptr; }
+  virtual const LinearAttention* linear_attention(int64_t layer) const { return nullptr; }
   // attn [n, Q*D] times the sigmoid of its gates in qkv, as attention_inputs() wrote it; without gates attn
   // itself.
   virtual at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {

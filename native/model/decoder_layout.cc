@@ -157,7 +157,7 @@ class DecoderLayout {
   }
   // Cut by key heads, each with its value heads.
   void add_delta_net(const std::string& prefix) {
-    const DeltaConfig& delta = *c_.delta;
+    const LinearAttentionConfig& delta = *c_.linear;
     const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
     std::vector<CutBlock> inputs{even(keys),   even(keys),  even(values),
                                  even(values), even(heads), even(heads)};
@@ -172,6 +172,24 @@ class DecoderLayout {
     add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
     add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
     add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
+    add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
+  }
+  // Cut by groups, each with its heads.
+  void add_mamba2(const std::string& prefix) {
+    const LinearAttentionConfig& mamba = *c_.linear;
+    const int64_t keys = mamba.keys(), values = mamba.values(), heads = mamba.value_heads;
+    const std::vector<CutBlock> channels{even(values), even(keys), even(keys)};
+    std::vector<CutBlock> inputs{even(values)};
+    inputs.insert(inputs.end(), channels.begin(), channels.end());
+    inputs.push_back(even(heads));
+    add_weight(prefix + "in", mamba.columns(), c_.hidden_size, rows(std::move(inputs)));
+    add(prefix + "conv.weight", {mamba.channels(), kernels::kConvWidth}, InitialValue::kUniform,
+        rows(channels));
+    if (mamba.conv_bias) add(prefix + "conv.bias", {mamba.channels()}, InitialValue::kZero, rows(channels));
+    add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
+    add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
+    add(prefix + "skip", {heads}, InitialValue::kOne, rows({even(heads)}));
+    add(prefix + "norm.weight", {values}, InitialValue::kOne, rows({even(values)}));
     add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
   }
   void add_vision(const VisionConfig& vision) {
@@ -239,12 +257,14 @@ class DecoderLayout {
            .trainable = !frozen_,
            .before_layers = !c_.prefix.empty()});
     if (c_.input_norms) add_norm(prefix + "attn_norm", own_rows);
-    if (c_.is_delta_layer(layer)) {
-      add_delta_net(prefix + "delta.");
+    if (c_.is_linear_layer(layer)) {
+      const std::string mixer = prefix + linear_attention_name(*c_.linear) + ".";
+      c_.linear->rule == LinearRule::kMamba2 ? add_mamba2(mixer) : add_delta_net(mixer);
     } else {
       add_attention(prefix + "attn.");
     }
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
+    if (!c_.has_mlp(layer)) return;
     if (c_.input_norms) add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
       if (c_.moe->correction_bias) {
@@ -330,8 +350,8 @@ void validate(const ModelConfig& c, const DecoderPart& part) {
   require(c.num_kv_heads % tp == 0 || tp % c.num_kv_heads == 0, ErrorCode::kInvalidArgument,
           "[parallel] expected tp to divide the ", c.num_kv_heads,
           " key heads of the model, or to be a multiple of them, got tp ", tp);
-  require(!c.delta || c.delta->key_heads % tp == 0, ErrorCode::kInvalidArgument,
-          "[parallel] expected tp to divide the ", c.delta ? c.delta->key_heads : 0,
+  require(!c.linear || c.linear->key_heads % tp == 0, ErrorCode::kInvalidArgument,
+          "[parallel] expected tp to divide the ", c.linear ? c.linear->key_heads : 0,
           " key heads of the model's linear attention, got tp ", tp);
 }
 
@@ -346,9 +366,9 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part) {
   ModelConfig own = config;
   own.num_heads = config.num_heads / part.tp;
   own.num_kv_heads = config.num_kv_heads * part.key_copies(config) / part.tp;
-  if (own.delta) {
-    own.delta->key_heads /= part.tp;
-    own.delta->value_heads /= part.tp;
+  if (own.linear) {
+    own.linear->key_heads /= part.tp;
+    own.linear->value_heads /= part.tp;
   }
   return own;
 }

@@ -22,14 +22,19 @@
 //   layers.{i}.attn.{kv_a.{weight [key_rank + R, H], bias}, kv_norm.weight [key_rank]}
 //   layers.{i}.attn.kv_b.weight [heads * (S+V), key_rank]                 rows of a head: key, then value
 //   with gates of attention (attention_gate) the rows of q in qkv are, by head, those of its query and its
-//   gate instead of all of these, the gated delta rule (model/gated_delta_net.h): layers.{i}.delta.in.weight
-//   [columns, H]          (DeltaConfig, with the order of its rows) layers.{i}.delta.conv.weight [q, k, v; 4]
+//   gate instead of all of these, linear attention (LinearAttentionConfig, with the order of the rows of in):
+//   Gated DeltaNet (model/gated_delta_net.h)
+//   layers.{i}.delta.in.weight [columns, H]          layers.{i}.delta.conv.weight [q, k, v; 4]
 //   layers.{i}.delta.{a_log,dt_bias} [value_heads]   layers.{i}.delta.norm.weight [value_dim]
 //   layers.{i}.delta.out.weight [H, values]
+//   or Mamba 2 (model/mamba2.h)
+//   layers.{i}.mamba.in.weight [columns, H]          layers.{i}.mamba.conv.{weight [x, B, C; 4], bias}
+//   layers.{i}.mamba.{a_log,dt_bias,skip} [heads]    layers.{i}.mamba.norm.weight [values]
+//   layers.{i}.mamba.out.weight [H, values]
 //   layers.{i}.attn.sinks [heads]                    (attention_sinks)
 //   layers.{i}.attn.out.{weight [H, Q], bias}
 //   layers.{i}.attn_post_norm.weight [H]             (post_norms)
-//   layers.{i}.mlp_norm.{weight,bias} [H]
+//   layers.{i}.mlp_norm.{weight,bias} [H]            (this and what follows not in bare_layers)
 //   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
 //   layers.{i}.moe.router.{weight [E, H], bias [E]}  (biases of experts and router: moe.biases)
 //   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}

@@ -1,269 +1,30 @@
-// Passes over all rows of a micro-batch, and steps from kept states.
+// What Gated DeltaNet does to a row before and after the scan.
 #include "model/gated_delta_net.h"
 
-#include <ATen/ATen.h>
-
-#include <cstring>
-#include <utility>
-
-#include "base/parallel.h"
-#include "base/simulated.h"
-#include "base/upload.h"
-#include "kernels/gated_delta_reference.h"
 #include "kernels/gated_norm.h"
 
 namespace troupe {
 
-namespace {
-
-constexpr int64_t kHistory = kernels::kConvWidth - 1;
-// Rows of a step that a thread takes at a time.
-constexpr int64_t kStepTile = 8;
-
-at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
-  return t.narrow(0, begin, end - begin);
+void GatedDeltaNet::prepare(const at::Tensor& x, const at::Tensor& mixed, const ops::DeltaRows& rows) const {
+  ops::delta_inputs(spec_, x, gates(mixed), rows);
 }
 
-const char* row_at(const at::Tensor& rows, int64_t row) {
-  return static_cast<const char*>(rows.const_data_ptr()) +
-         row * rows.stride(0) * static_cast<int64_t>(rows.element_size());
-}
-// Of conv of DeltaStates.
-char* kept_at(const at::Tensor& conv, int64_t slot, int64_t row) {
-  return static_cast<char*>(conv.mutable_data_ptr()) +
-         (slot * conv.stride(0) + row * conv.stride(1)) * static_cast<int64_t>(conv.element_size());
+void GatedDeltaNet::prepare_backward(const BackwardRows& rows, const SmallGradients& sums) const {
+  const ops::DeltaGates d_gates = gates(rows.d_mixed);
+  ops::delta_inputs_backward(spec_, rows.x, gates(rows.mixed), rows.gradients, d_gates.b, d_gates.a,
+                             sums.a_log, sums.dt_bias);
 }
 
-int64_t tiles_of(const at::Tensor& rows) {
-  return on_cpu_threads(rows.device()) ? (rows.size(0) + kRowTile - 1) / kRowTile : 1;
+void GatedDeltaNet::finish(const at::Tensor& given, const ops::DeltaRows& rows, const at::Tensor& mixed,
+                           const at::Tensor& out) const {
+  ops::gated_norm_forward({config_.value_dim, eps_}, given, gate(mixed), small_.norm.value, out);
 }
 
-void add_parts(const at::Tensor& gradient, const at::Tensor& parts) {
-  if (gradient.defined()) at::Tensor(gradient).add_(parts.sum(0));
-}
-
-}  // namespace
-
-GatedDeltaNet::GatedDeltaNet(const ParameterStore& store, const ModelConfig& config, const std::string& name)
-    : delta_(*config.delta),
-      spec_{delta_.key_heads, delta_.value_heads, delta_.key_dim, delta_.value_dim},
-      eps_(config.norm_eps) {
-  const auto take = [&](const char* leaf, at::Tensor& value, at::Tensor& gradient) {
-    const Parameter& parameter = store.at(name + leaf);
-    value = parameter.compute;
-    gradient = parameter.grad;
-  };
-  take(".conv.weight", conv_, conv_grad_);
-  take(".a_log", a_log_, a_log_grad_);
-  take(".dt_bias", dt_bias_, dt_bias_grad_);
-  take(".norm.weight", norm_, norm_grad_);
-}
-
-ops::DeltaRows GatedDeltaNet::inputs(const at::Tensor& mixed, const ops::ConvTaps& taps,
-                                     const at::Tensor& weight, const at::Tensor& convolved) const {
-  const ops::DeltaRows rows = ops::DeltaRows::make(spec_, mixed.size(0), mixed.options());
-  for_each_row_tile(mixed.size(0), kRowTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    const at::Tensor x = convolved.defined() ? rows_of(convolved, begin, end)
-                                             : at::empty({end - begin, delta_.channels()}, mixed.options());
-    ops::causal_conv_forward(channels(mixed), weight, taps, begin, end, x);
-    ops::delta_inputs(spec_, x, gates(rows_of(mixed, begin, end)), rows.rows(begin, end - begin));
-  });
-  return rows;
-}
-
-at::Tensor GatedDeltaNet::forward(const at::Tensor& mixed, const ops::Segments& segments,
-                                  at::Tensor* rule) const {
-  const int64_t total = mixed.size(0);
-  const ops::ConvTaps taps(segments, total);
-  const ops::DeltaRows rows = inputs(mixed, taps, ops::conv_weight(conv_), {});
-  const at::Tensor given = at::empty({total, delta_.values()}, rows.x.options());
-  ops::gated_delta_forward(spec_, rows, segments, given);
-  const at::Tensor out = at::empty({total, delta_.values()}, mixed.options());
-  for_each_row_tile(total, kRowTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    ops::gated_norm_forward(rows_of(given, begin, end), gate(rows_of(mixed, begin, end)), norm_, eps_,
-                            rows_of(out, begin, end));
-  });
-  if (rule != nullptr) *rule = given;
-  return out;
-}
-
-at::Tensor GatedDeltaNet::backward(const at::Tensor& mixed, const at::Tensor& rule, const at::Tensor& d_out,
-                                   const ops::Segments& segments) const {
-  const int64_t total = mixed.size(0), tiles = tiles_of(mixed);
-  const ops::ConvTaps taps(segments, total);
-  const at::Tensor weight = ops::conv_weight(conv_), d_mixed = at::empty_like(mixed);
-  const auto parts = [&](const at::Tensor& of) { return at::zeros({tiles, of.size(0)}, rule.options()); };
-  const at::Tensor d_rule = at::empty_like(rule), norm_parts = parts(norm_);
-  for_each_row_tile(total, kRowTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    ops::gated_norm_backward(rows_of(d_out, begin, end), rows_of(rule, begin, end),
-                             gate(rows_of(mixed, begin, end)), norm_, eps_, rows_of(d_rule, begin, end),
-                             gate(rows_of(d_mixed, begin, end)), norm_parts[begin / kRowTile]);
-  });
-  add_parts(norm_grad_, norm_parts);
-
-  const at::Tensor convolved = at::empty({total, delta_.channels()}, mixed.options());
-  const ops::DeltaRows rows = inputs(mixed, taps, weight, convolved);
-  const ops::DeltaRows gradients = ops::DeltaRows::make(spec_, total, mixed.options());
-  ops::gated_delta_backward(spec_, rows, segments, d_rule, gradients);
-
-  const at::Tensor a_log_parts = parts(a_log_), dt_bias_parts = parts(dt_bias_);
-  for_each_row_tile(total, kRowTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    const int64_t tile = begin / kRowTile;
-    const ops::DeltaGates d_gates = gates(rows_of(d_mixed, begin, end));
-    ops::delta_inputs_backward(spec_, rows_of(convolved, begin, end), gates(rows_of(mixed, begin, end)),
-                               gradients.rows(begin, end - begin), d_gates.b, d_gates.a, a_log_parts[tile],
-                               dt_bias_parts[tile]);
-  });
-  add_parts(a_log_grad_, a_log_parts);
-  add_parts(dt_bias_grad_, dt_bias_parts);
-
-  const at::Tensor d_conv =
-      ops::causal_conv_backward(channels(mixed), weight, taps, gradients.x, channels(d_mixed));
-  if (conv_grad_.defined()) at::Tensor(conv_grad_).add_(d_conv.t());
-  return d_mixed;
-}
-
-// Row `row` of a run and those before it go into each row's convolution; negative ones are kept ones.
-template <typename Body>
-void GatedDeltaNet::for_each_tap(const std::vector<ops::StateRun>& runs, Body&& body) {
-  for (const ops::StateRun& run : runs) {
-    for (int64_t i = 0; i < run.count * kernels::kConvWidth; ++i) {
-      const int64_t source = i / kernels::kConvWidth + i % kernels::kConvWidth - kHistory;
-      if (source >= 0 || !run.begins) body(run, run.row * kernels::kConvWidth + i, source);
-    }
-  }
-}
-
-at::Tensor GatedDeltaNet::convolve(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                                   const at::Tensor& conv) const {
-  const int64_t total = mixed.size(0), cols = delta_.channels();
-  const at::Tensor x = channels(mixed), weight = ops::conv_weight(conv_);
-  const at::Tensor y = at::zeros({total, cols}, mixed.options());
-  if (simulated(mixed)) return y;
-  const auto count = static_cast<size_t>(total * kernels::kConvWidth);
-  if (!ops::has_delta_kernels(mixed)) {
-    // Rows of the step, then all that are kept, then none.
-    const at::Tensor all = at::cat({x, conv.reshape({-1, cols})});
-    std::vector<int64_t> index(count, all.size(0));
-    for_each_tap(runs, [&](const ops::StateRun& run, int64_t tap, int64_t source) {
-      index[static_cast<size_t>(tap)] =
-          source >= 0 ? run.row + source : total + (run.slot + 1) * kHistory + source;
-    });
-    const at::Tensor taps = upload(at::tensor(index, at::kLong).view({total, -1}), mixed.device());
-    ops::reference::causal_conv_forward(all, weight, taps, y);
-    return y;
-  }
-  const at::Tensor zeros = at::zeros({cols}, mixed.options());
-  std::vector<const void*> taps(count, zeros.const_data_ptr());
-  for_each_tap(runs, [&](const ops::StateRun& run, int64_t tap, int64_t source) {
-    taps[static_cast<size_t>(tap)] =
-        source >= 0 ? row_at(x, run.row + source) : kept_at(conv, run.slot, kHistory + source);
-  });
-  for_each_row_tile(total, kStepTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    ops::causal_conv_forward(
-        {taps.begin() + begin * kernels::kConvWidth, taps.begin() + end * kernels::kConvWidth}, weight,
-        rows_of(y, begin, end));
-  });
-  return y;
-}
-
-void GatedDeltaNet::keep_rows(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                              const std::vector<StateSnapshot>& snapshots, const at::Tensor& conv) const {
-  if (simulated(mixed)) return;
-  // Of so many rows of a run the last ones. Snapshots come first: they read what runs replace.
-  struct Kept {
-    const ops::StateRun& run;
-    int64_t count, slot;
-  };
-  std::vector<Kept> all_kept;
-  for (const StateSnapshot& snapshot : snapshots)
-    all_kept.push_back({runs[snapshot.run], snapshot.count, snapshot.slot});
-  for (const ops::StateRun& run : runs) all_kept.push_back({run, run.count, run.slot});
-  const at::Tensor x = channels(mixed);
-  if (!ops::has_delta_kernels(mixed)) {
-    const int64_t total = x.size(0), cols = x.size(1);
-    const at::Tensor rows = conv.view({-1, cols});
-    const at::Tensor all = at::cat({x, rows, at::zeros({1, cols}, x.options())});
-    std::vector<int64_t> from, to;
-    for (const auto& [run, count, slot] : all_kept) {
-      for (int64_t i = 0; i < kHistory; ++i) {
-        const int64_t source = count - kHistory + i;
-        from.push_back(source >= 0  ? run.row + source
-                       : run.begins ? all.size(0) - 1
-                                    : total + (run.slot + 1) * kHistory + source);
-        to.push_back(slot * kHistory + i);
-      }
-    }
-    const auto there = [&](const std::vector<int64_t>& index) {
-      return upload(at::tensor(index, at::kLong), mixed.device());
-    };
-    at::Tensor(rows).index_copy_(0, there(to), all.index_select(0, there(from)));
-    return;
-  }
-  const auto bytes = static_cast<size_t>(delta_.channels()) * mixed.element_size();
-  for (const auto& [run, count, slot] : all_kept) {
-    if (run.begins && count < kHistory) conv.select(0, slot).zero_();
-    const int64_t before = run.begins ? slot : run.slot;
-    for (int64_t i = 0; i < kHistory; ++i) {  // ascending: what is read has not been written
-      const int64_t source = count - kHistory + i;
-      std::memcpy(kept_at(conv, slot, i),
-                  source >= 0 ? row_at(x, run.row + source) : kept_at(conv, before, kHistory + source),
-                  bytes);
-    }
-  }
-}
-
-// Pieces of a run come one behind the other, those of different runs together.
-void GatedDeltaNet::scan(const ops::DeltaRows& rows, std::vector<ops::StateRun> runs,
-                         std::vector<StateSnapshot> snapshots, const at::Tensor& rule,
-                         const at::Tensor& out) const {
-  while (!snapshots.empty()) {
-    std::vector<ops::StateRun> pieces = runs;
-    std::vector<StateSnapshot> now, later;
-    for (const StateSnapshot& snapshot : snapshots) {
-      const bool first = now.empty() || now.back().run != snapshot.run;
-      if (first) pieces[snapshot.run].count = snapshot.count;
-      (first ? now : later).push_back(snapshot);
-    }
-    ops::gated_delta_step(spec_, rows, pieces, rule, out);
-    for (const StateSnapshot& snapshot : now)
-      rule.select(0, snapshot.slot).copy_(rule.select(0, runs[snapshot.run].slot));
-    // What is left: a piece that was cut off has gone on from its own slot.
-    std::vector<ops::StateRun> rest;
-    std::vector<size_t> place(runs.size());
-    for (size_t i = 0; i < runs.size(); ++i) {
-      place[i] = rest.size();
-      const int64_t done = pieces[i].count;
-      if (done < runs[i].count)
-        rest.push_back({runs[i].row + done, runs[i].count - done, runs[i].slot, false});
-    }
-    for (StateSnapshot& snapshot : later) {
-      snapshot.count -= pieces[snapshot.run].count;
-      snapshot.run = place[snapshot.run];
-    }
-    runs = std::move(rest);
-    snapshots = std::move(later);
-  }
-  ops::gated_delta_step(spec_, rows, runs, rule, out);
-}
-
-void GatedDeltaNet::step(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
-                         const std::vector<StateSnapshot>& snapshots, const DeltaStates& states,
-                         const at::Tensor& out) const {
-  const int64_t total = mixed.size(0);
-  const at::Tensor convolved = convolve(mixed, runs, states.conv);
-  keep_rows(mixed, runs, snapshots, states.conv);
-  const ops::DeltaRows rows = ops::DeltaRows::make(spec_, total, mixed.options());
-  for_each_row_tile(total, kStepTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    ops::delta_inputs(spec_, rows_of(convolved, begin, end), gates(rows_of(mixed, begin, end)),
-                      rows.rows(begin, end - begin));
-  });
-  const at::Tensor given = at::zeros({total, delta_.values()}, rows.x.options());
-  scan(rows, runs, snapshots, states.rule, given);
-  for_each_row_tile(total, kStepTile, mixed.device(), [&](int64_t begin, int64_t end) {
-    ops::gated_norm_forward(rows_of(given, begin, end), gate(rows_of(mixed, begin, end)), norm_, eps_,
-                            rows_of(out, begin, end));
-  });
+void GatedDeltaNet::finish_backward(const at::Tensor& d_out, const at::Tensor& rule, const at::Tensor& mixed,
+                                    const at::Tensor& d_rule, const at::Tensor& d_mixed,
+                                    const SmallGradients& sums) const {
+  ops::gated_norm_backward({config_.value_dim, eps_}, d_out, rule, gate(mixed), small_.norm.value, d_rule,
+                           gate(d_mixed), sums.norm);
 }
 
 }  // namespace troupe

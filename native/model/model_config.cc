@@ -38,21 +38,24 @@ void validate_latent(const ModelConfig& c) {
           " rotary frequencies, got ", latent.rotary_dim);
 }
 
-void validate_delta(const ModelConfig& c) {
-  const DeltaConfig& delta = *c.delta;
-  positive("delta.key_heads", delta.key_heads);
-  positive("delta.value_heads", delta.value_heads);
-  positive("delta.key_dim", delta.key_dim);
-  positive("delta.value_dim", delta.value_dim);
-  require(delta.value_heads % delta.key_heads == 0, ErrorCode::kInvalidModel, "[model] delta.value_heads (",
-          delta.value_heads, ") must be a multiple of delta.key_heads (", delta.key_heads, ")");
-  require(delta.key_dim <= kernels::kMaxDeltaKeyDim, ErrorCode::kInvalidModel,
-          "[model] expected delta.key_dim of at most ", kernels::kMaxDeltaKeyDim, ", got ", delta.key_dim);
-  require(static_cast<int64_t>(c.delta_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
-          "[model] expected one delta_layers entry per layer (", c.num_layers, "), got ",
-          c.delta_layers.size());
+void validate_linear(const ModelConfig& c) {
+  const LinearAttentionConfig& linear = *c.linear;
+  positive("linear.key_heads", linear.key_heads);
+  positive("linear.value_heads", linear.value_heads);
+  positive("linear.key_dim", linear.key_dim);
+  positive("linear.value_dim", linear.value_dim);
+  require(linear.value_heads % linear.key_heads == 0, ErrorCode::kInvalidModel,
+          "[model] linear.value_heads (", linear.value_heads, ") must be a multiple of linear.key_heads (",
+          linear.key_heads, ")");
+  require(linear.key_dim <= kernels::kMaxDeltaKeyDim, ErrorCode::kInvalidModel,
+          "[model] expected linear.key_dim of at most ", kernels::kMaxDeltaKeyDim, ", got ", linear.key_dim);
+  require(linear.least_step >= 0 && std::isfinite(linear.least_step), ErrorCode::kInvalidModel,
+          "[model] expected a finite linear.least_step >= 0, got ", linear.least_step);
+  require(static_cast<int64_t>(c.linear_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
+          "[model] expected one linear_layers entry per layer (", c.num_layers, "), got ",
+          c.linear_layers.size());
   require(!c.latent && !c.post_norms && c.norm == NormKind::kRms, ErrorCode::kInvalidModel,
-          "[model] layers of the gated delta rule beside latent attention, post norms or LayerNorm are not "
+          "[model] layers of linear attention beside latent attention, post norms or LayerNorm are not "
           "supported");
 }
 
@@ -176,14 +179,14 @@ void validate(const ModelConfig& c) {
             c.num_layers, "), got ", c.second_rope_layers.size());
   } else {
     require(c.rope_inv_freq.empty() && c.second_rope_layers.empty(), ErrorCode::kInvalidModel,
-            "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size(),
-            " and second_rope_layers of ", c.second_rope_layers.size());
+            "[model] expected no rotary frequencies beside learned positions or none, got ",
+            c.rope_inv_freq.size(), " and second_rope_layers of ", c.second_rope_layers.size());
   }
   require(c.input_norms || (c.post_norms && c.norm == NormKind::kRms), ErrorCode::kInvalidModel,
           "[model] a decoder without input norms (input_norms) needs RMSNorms behind attention and MLP "
           "(post_norms)");
   require(
-      !c.whole_qk_norm || !(c.qk_norm || c.latent || c.delta || c.attention_gate), ErrorCode::kInvalidModel,
+      !c.whole_qk_norm || !(c.qk_norm || c.latent || c.linear || c.attention_gate), ErrorCode::kInvalidModel,
       "[model] norms over all heads (whole_qk_norm) beside those of each head, latent or linear attention "
       "or gates of attention are not supported");
   require(c.logits_scaling > 0 && std::isfinite(c.logits_scaling), ErrorCode::kInvalidModel,
@@ -200,7 +203,7 @@ void validate(const ModelConfig& c) {
       "[model] heads that turn in pairs side by side (rope_pairs) beside norms of queries and keys, latent "
       "attention, gates of attention or a second set of rotary positions are not supported");
   if (c.latent) validate_latent(c);
-  if (c.delta) validate_delta(c);
+  if (c.linear) validate_linear(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
           "[model] gates of attention (attention_gate) beside latent attention are not supported");
   if (c.vision) validate_vision(c);
@@ -210,6 +213,10 @@ void validate(const ModelConfig& c) {
             ErrorCode::kInvalidModel,
             "[model] layers that predict further tokens need a causal LM with rotary positions and RMSNorms");
   }
+  require(c.bare_layers.empty() ||
+              (static_cast<int64_t>(c.bare_layers.size()) == c.num_layers && c.input_norms && !c.post_norms),
+          ErrorCode::kInvalidModel, "[model] expected one bare_layers entry per layer (", c.num_layers,
+          "), and input norms alone, got ", c.bare_layers.size());
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {

@@ -12,7 +12,7 @@
 namespace troupe {
 
 enum class HeadKind { kLm, kValue };
-enum class PositionKind { kRope, kLearned };
+enum class PositionKind { kRope, kLearned, kNone };
 
 enum class RouterScore { kSoftmax, kSigmoid };
 
@@ -47,21 +47,36 @@ struct LatentConfig {
   int64_t row_dim() const { return rotary_dim + key_rank; }  // of what a token is to attention over latents
 };
 
-// Gated DeltaNet (arXiv:2412.06464) in the place of attention: model/gated_delta_net.h.
-struct DeltaConfig {
-  int64_t key_heads = 0;    // of queries and keys
+enum class LinearRule { kGatedDelta, kMamba2 };
+
+// Linear attention in the place of attention: Gated DeltaNet (model/gated_delta_net.h) or Mamba 2
+// (model/mamba2.h).
+struct LinearAttentionConfig {
+  LinearRule rule = LinearRule::kGatedDelta;
+  int64_t key_heads = 0;    // of queries and keys; of Mamba 2 its groups
   int64_t value_heads = 0;  // of values, and of states: a multiple
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  // Rows of the input projection: by key head its q and k and its value heads' v and z, then b and a in the
-  // same way; else all of q, then k, v, z, b and a.
+  // Of Gated DeltaNet, rows of the input projection: by key head its q and k and its value heads' v and z,
+  // then b and a in the same way; else all of q, then k, v, z, b and a.
   bool interleaved = false;
+  bool conv_bias = false;
+  double least_step = 0;  // of Mamba 2
 
+  bool has_skip() const { return rule == LinearRule::kMamba2; }
   int64_t keys() const { return key_heads * key_dim; }
   int64_t values() const { return value_heads * value_dim; }
-  int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k, v
-  int64_t columns() const { return channels() + values() + 2 * value_heads; }
+  int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k, v, or v, k, q
+  // Of the input projection: the channels, the gate, and behind both the numbers of every value head.
+  int64_t first_channel() const { return rule == LinearRule::kMamba2 ? values() : 0; }
+  int64_t first_gate() const { return rule == LinearRule::kMamba2 ? 0 : channels(); }
+  int64_t head_numbers() const { return rule == LinearRule::kMamba2 ? 1 : 2; }
+  int64_t columns() const { return channels() + values() + head_numbers() * value_heads; }
 };
+// Of a layer's parameters.
+inline const char* linear_attention_name(const LinearAttentionConfig& config) {
+  return config.rule == LinearRule::kMamba2 ? "mamba" : "delta";
+}
 
 // Layers that predict further tokens (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, section 2.2):
 // model/prediction_layer.h. Layer k of them is numbered num_layers + k, and has attention, and experts where
@@ -153,7 +168,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // attention output projection
   bool mlp_bias = false;
-  bool gated_mlp = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+  bool gated_mlp = true;  // down(act(gate(x)) * up(x)), else down(act(up(x))); of experts, too
   Activation activation = Activation::kSilu;
 
   PositionKind positions = PositionKind::kRope;
@@ -175,9 +190,11 @@ struct ModelConfig {
 
   std::optional<MoeConfig> moe;
   std::vector<bool> moe_layers;  // [num_layers]; empty = none
+  std::vector<bool>
+      bare_layers;  // [num_layers]; empty = none: those that end behind their mixer, without an MLP
 
-  std::optional<DeltaConfig> delta;
-  std::vector<bool> delta_layers;  // [num_layers]; empty = none
+  std::optional<LinearAttentionConfig> linear;
+  std::vector<bool> linear_layers;  // [num_layers]; empty = none
   std::optional<VisionConfig> vision;
   std::optional<PredictionConfig> prediction;  // those that are held; none: none, whatever the files have
   // Of the layers of a tower (vision_layers): where the names of their parameters begin, and whether a row
@@ -205,11 +222,11 @@ struct ModelConfig {
   bool keys_hold_values() const { return latent && latent->absorbed; }
   int64_t qkv_size() const { return q_size() + (keys_hold_values() ? 1 : 2) * kv_size(); }
   // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention,
-  // or what the gated delta rule takes. And what it gives to its output projection.
+  // or what linear attention takes. And what it gives to its output projection.
   int64_t mixer_inputs(int64_t layer) const {
-    return is_delta_layer(layer) ? delta->columns() : qkv_size() + (attention_gate ? q_size() : 0);
+    return is_linear_layer(layer) ? linear->columns() : qkv_size() + (attention_gate ? q_size() : 0);
   }
-  int64_t mixer_outputs(int64_t layer) const { return is_delta_layer(layer) ? delta->values() : q_size(); }
+  int64_t mixer_outputs(int64_t layer) const { return is_linear_layer(layer) ? linear->values() : q_size(); }
   // Of what attention gives, without the zeros.
   int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
   // Layers with experts before `layer`; of all: num_layers.
@@ -218,14 +235,17 @@ struct ModelConfig {
     for (int64_t l = 0; l < layer; ++l) count += is_moe_layer(l) ? 1 : 0;
     return count;
   }
-  bool is_delta_layer(int64_t layer) const {
-    return delta.has_value() && !delta_layers.empty() && !is_prediction_layer(layer) &&
-           delta_layers[static_cast<size_t>(layer)];
+  bool is_linear_layer(int64_t layer) const {
+    return linear.has_value() && !linear_layers.empty() && !is_prediction_layer(layer) &&
+           linear_layers[static_cast<size_t>(layer)];
   }
-  int64_t delta_layers_of_all() const {
+  int64_t linear_layers_of_all() const {
     int64_t count = 0;
-    for (int64_t layer = 0; layer < num_layers; ++layer) count += is_delta_layer(layer) ? 1 : 0;
+    for (int64_t layer = 0; layer < num_layers; ++layer) count += is_linear_layer(layer) ? 1 : 0;
     return count;
+  }
+  bool has_mlp(int64_t layer) const {
+    return bare_layers.empty() || is_prediction_layer(layer) || !bare_layers[static_cast<size_t>(layer)];
   }
   bool is_moe_layer(int64_t layer) const {
     return moe.has_value() && !moe_layers.empty() &&

@@ -13,7 +13,7 @@ namespace troupe {
 
 namespace {
 
-// Rows of its weight: q, then k, then v, or as delta_projection() gives them.
+// Rows of its weight: q, then k, then v, or as linear_attention_projection() gives them.
 class MatrixProjection final : public QkvProjection {
  public:
   MatrixProjection(const ParameterStore& store, const std::string& name) : qkv_(store, name) {}
@@ -100,9 +100,10 @@ std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const
           {0, heads, 2 * dim, dim}, {2 * queries, 1, 0, 2 * config.kv_size()}, {dim, heads, 2 * dim, dim}});
 }
 
-std::unique_ptr<QkvProjection> delta_projection(const ParameterStore& store, const ModelConfig& config,
-                                                const std::string& name) {
-  const DeltaConfig& d = *config.delta;
+std::unique_ptr<QkvProjection> linear_attention_projection(const ParameterStore& store,
+                                                           const ModelConfig& config,
+                                                           const std::string& name) {
+  const LinearAttentionConfig& d = *config.linear;
   if (!d.interleaved) return std::make_unique<MatrixProjection>(store, name + ".in");
   const int64_t heads = d.key_heads, groups = d.value_heads / heads, values = groups * d.value_dim;
   const int64_t size = 2 * d.key_dim + 2 * values, numbers = heads * size;  // of a key head; where b begins

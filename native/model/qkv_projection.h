@@ -69,9 +69,10 @@ class QkvProjection {
 // side (rope_pairs), which are laid apart, or latent attention.
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name);
-// That of a layer of the gated delta rule: q, k, v, z, b and a of all heads (model/gated_delta_net.h).
-std::unique_ptr<QkvProjection> delta_projection(const ParameterStore& store, const ModelConfig& config,
-                                                const std::string& name);
+// That of a layer of linear attention: columns as model/gated_delta_net.h and mamba2.h say.
+std::unique_ptr<QkvProjection> linear_attention_projection(const ParameterStore& store,
+                                                           const ModelConfig& config,
+                                                           const std::string& name);
 
 inline bool all_packed(const QkvProjection::Packed& packed) {
   for (const Linear::Packed& linear : packed)

@@ -26,9 +26,9 @@ MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>
   for (size_t part = 0; part < parts.size(); ++part) {
     MixerLayers& here = layers[part % layers.size()];
     for (int64_t layer = parts[part].first; layer < parts[part].last; ++layer)
-      ++(config.is_delta_layer(layer) ? here.delta : here.attention);
+      ++(config.is_linear_layer(layer) ? here.linear : here.attention);
     if (predicts && part + 1 == parts.size()) ++here.attention;
-    most = {std::max(most.attention, here.attention), std::max(most.delta, here.delta)};
+    most = {std::max(most.attention, here.attention), std::max(most.linear, here.linear)};
   }
   return most;
 }
@@ -254,8 +254,8 @@ at::Tensor Transformer::attention_sinks(int64_t layer) const {
   return block_at(find(layer)).attention_sinks();
 }
 
-const GatedDeltaNet* Transformer::delta_net(int64_t layer) const {
-  return block_at(find(layer)).delta_net();
+const LinearAttention* Transformer::linear_attention(int64_t layer) const {
+  return block_at(find(layer)).linear_attention();
 }
 
 at::Tensor Transformer::gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {

@@ -64,7 +64,7 @@ class Transformer final : public Decoder {
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override;
   at::Tensor attention_sinks(int64_t layer) const override;
-  const GatedDeltaNet* delta_net(int64_t layer) const override;
+  const LinearAttention* linear_attention(int64_t layer) const override;
   at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override;
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;

@@ -41,10 +41,10 @@ ModelConfig rollout_config(const RolloutOptions& options, const ModelConfig& dec
 }
 
 ModelConfig with_layers(ModelConfig config, const MixerLayers& layers) {
-  config.num_layers = layers.attention + layers.delta;
-  if (!config.delta) return config;
-  config.delta_layers.assign(static_cast<size_t>(config.num_layers), true);
-  std::fill_n(config.delta_layers.begin(), layers.attention, false);
+  config.num_layers = layers.attention + layers.linear;
+  if (!config.linear) return config;
+  config.linear_layers.assign(static_cast<size_t>(config.num_layers), true);
+  std::fill_n(config.linear_layers.begin(), layers.attention, false);
   return config;
 }
 

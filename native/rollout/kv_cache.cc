@@ -32,7 +32,7 @@ void store_words(Word* page_head, int64_t slot, int64_t dim, const Word* key, co
 }  // namespace
 
 KvCache::KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages)
-    : num_layers_(config.num_layers - config.delta_layers_of_all()),
+    : num_layers_(config.num_layers - config.linear_layers_of_all()),
       num_heads_(config.num_heads),
       num_kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
@@ -69,7 +69,7 @@ int64_t KvCache::pages_for(int64_t positions) {
 }
 
 int64_t KvCache::page_bytes(const ModelConfig& config, at::ScalarType dtype) {
-  return (config.num_layers - config.delta_layers_of_all()) * config.num_kv_heads * parts_of(config) *
+  return (config.num_layers - config.linear_layers_of_all()) * config.num_kv_heads * parts_of(config) *
          config.head_dim * kPagePositions * static_cast<int64_t>(c10::elementSize(dtype));
 }
 

@@ -62,7 +62,7 @@ ModelConfig cached_part(const RolloutOptions& options, const Decoder& decoder) {
   MixerLayers own;
   if (options.predicts() && decoder.predicts()) ++own.attention;
   for (const int64_t layer : decoder.own_layers())
-    ++(decoder.config().is_delta_layer(layer) ? own.delta : own.attention);
+    ++(decoder.config().is_linear_layer(layer) ? own.linear : own.attention);
   return with_layers(rollout_config(options, decoder.config()), own);
 }
 

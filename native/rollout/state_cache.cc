@@ -14,18 +14,18 @@ namespace {
 constexpr int64_t kFloat = static_cast<int64_t>(sizeof(float));
 
 // Elements of one layer's state.
-int64_t conv_size(const DeltaConfig& delta) {
-  return (kernels::kConvWidth - 1) * delta.channels();
+int64_t conv_size(const LinearAttentionConfig& linear) {
+  return (kernels::kConvWidth - 1) * linear.channels();
 }
-int64_t rule_size(const DeltaConfig& delta) {
-  return delta.key_dim * delta.values();
+int64_t rule_size(const LinearAttentionConfig& linear) {
+  return linear.key_dim * linear.values();
 }
 
 }  // namespace
 
 StateCache::StateCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t slots)
-    : delta_(config.delta.value_or(DeltaConfig{})),
-      layers_(config.delta_layers_of_all()),
+    : linear_(config.linear.value_or(LinearAttentionConfig{})),
+      layers_(config.linear_layers_of_all()),
       slots_(slots),
       slot_bytes_(slot_bytes(config, dtype)),
       dtype_(dtype),
@@ -34,10 +34,10 @@ StateCache::StateCache(const ModelConfig& config, at::ScalarType dtype, at::Devi
 }
 
 int64_t StateCache::slot_bytes(const ModelConfig& config, at::ScalarType dtype) {
-  if (!config.delta) return 0;
-  return config.delta_layers_of_all() *
-         (conv_size(*config.delta) * static_cast<int64_t>(c10::elementSize(dtype)) +
-          rule_size(*config.delta) * kFloat);
+  if (!config.linear) return 0;
+  return config.linear_layers_of_all() *
+         (conv_size(*config.linear) * static_cast<int64_t>(c10::elementSize(dtype)) +
+          rule_size(*config.linear) * kFloat);
 }
 
 void StateCache::take_memory() {
@@ -49,9 +49,9 @@ void StateCache::take_memory() {
     return device_.is_cpu() ? zero_pages(count, options) : at::empty({count}, options);
   };
   conv_ =
-      zeros(conv_size(delta_), dtype_).view({layers_, slots_, kernels::kConvWidth - 1, delta_.channels()});
-  rule_ = zeros(rule_size(delta_), at::kFloat)
-              .view({layers_, slots_, delta_.value_heads, delta_.key_dim, delta_.value_dim});
+      zeros(conv_size(linear_), dtype_).view({layers_, slots_, kernels::kConvWidth - 1, linear_.channels()});
+  rule_ = zeros(rule_size(linear_), at::kFloat)
+              .view({layers_, slots_, linear_.value_heads, linear_.key_dim, linear_.value_dim});
 }
 
 void StateCache::release_memory() {

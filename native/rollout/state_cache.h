@@ -1,16 +1,16 @@
-// What running sequences keep of layers of the gated delta rule.
+// What running sequences keep of layers of linear attention.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
-#include "model/gated_delta_net.h"
+#include "model/linear_attention.h"
 #include "model/model_config.h"
 
 namespace troupe {
 
-// A slot per running sequence, with the state of every such layer: [layers, slots, ...] of DeltaStates. On a
+// A slot per running sequence, with the state of every such layer: [layers, slots, ...] of LinearStates. On a
 // CPU memory is taken when it is first written. What no one has written is uninitialised. Without such layers
 // it holds nothing.
 class StateCache {
@@ -26,11 +26,11 @@ class StateCache {
   int64_t bytes() const { return slots_ * slot_bytes_; }
 
   // Of the layer-th of its layers.
-  DeltaStates layer(int64_t layer) const { return {conv_.select(0, layer), rule_.select(0, layer)}; }
+  LinearStates layer(int64_t layer) const { return {conv_.select(0, layer), rule_.select(0, layer)}; }
   void copy(int64_t from, int64_t to) const;
 
  private:
-  DeltaConfig delta_;
+  LinearAttentionConfig linear_;
   int64_t layers_, slots_, slot_bytes_;
   at::ScalarType dtype_;
   at::Device device_;

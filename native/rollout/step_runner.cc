@@ -107,17 +107,17 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     const at::Tensor attention = rows_of(attention_, config_.mixer_outputs(layer));
     const bool partial =
         some && !whole && !config_.moe && layer + 1 == config_.num_layers && !image_rows.adds(layer);
-    const GatedDeltaNet* const delta = decoder_.delta_net(layer);
+    const LinearAttention* const linear = decoder_.linear_attention(layer);
     decoder_.attention_inputs(layer, x, at_positions, qkv);
-    if (delta != nullptr) {
-      delta->step(qkv, parts.state_runs, parts.snapshots, states_.layer(kept++), attention);
+    if (linear != nullptr) {
+      linear->step(qkv, parts.state_runs, parts.snapshots, states_.layer(kept++), attention);
     } else {
       std::vector<RowRun> attending;
       if (partial) attending = step.parts_with(wanted);
       paged_attention(attention_spec(config_, decoder_, layer), cache_, cached++, step, qkv, attention,
                       partial ? &attending : nullptr);
     }
-    const bool gates = delta == nullptr && config_.attention_gate;
+    const bool gates = linear == nullptr && config_.attention_gate;
     if (partial) {
       output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor());
       continue;

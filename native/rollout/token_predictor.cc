@@ -19,7 +19,7 @@ namespace {
 int64_t place_in_pages(const Decoder& decoder) {
   const std::vector<int64_t> layers = decoder.own_layers();
   return std::count_if(layers.begin(), layers.end(),
-                       [&](int64_t layer) { return !decoder.config().is_delta_layer(layer); });
+                       [&](int64_t layer) { return !decoder.config().is_linear_layer(layer); });
 }
 
 }  // namespace

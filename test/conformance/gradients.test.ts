@@ -23,7 +23,7 @@ describe.each(
       'ministral3',
       'ernie4_5',
     ],
-    ...['glm', 'exaone4', 'cwm', 'olmoe', 'ernie4_5_moe', 'minimax_m2', 'hy_v3', 'exaone_moe'],
+    ...['glm', 'exaone4', 'cwm', 'olmoe', 'ernie4_5_moe', 'minimax_m2', 'hy_v3', 'exaone_moe', 'nemotron_h'],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
   ),

@@ -38,6 +38,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['deepseek_v3', 'actor', ['q_a_proj', 'q_b_proj', 'kv_b_proj', 'o_proj']],
   ['glm4_moe', 'actor', ['q_proj', 'k_proj', 'o_proj']],
   ['ernie4_5_moe', 'actor', ['q_proj', 'v_proj', 'o_proj']],
+  // PEFT refuses adapters of out_proj in a model with Mamba.
+  ['nemotron_h', 'actor', ['in_proj', 'q_proj', 'k_proj', 'o_proj']],
   ['llama_gqa', 'critic', 'all-linear'],
   ['gpt2', 'critic', ['c_attn']],
   ['gpt_oss', 'critic', 'all-linear'],

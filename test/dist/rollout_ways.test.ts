@@ -102,8 +102,8 @@ const keptNumbers = ({ config: { latent, numKvHeads, headDim }, latentCache }: F
   latentCache && latent !== null ? latent.keyRank + latent.rotaryDim : 2 * numKvHeads * headDim;
 
 /** Where sums are rounded elsewhere: states of linear attention carry that on from token to token; 7e-5 was seen. */
-const roundedTo = (within: number, { delta }: NativeModelConfig): number =>
-  delta === null ? within : 10 * within;
+const roundedTo = (within: number, { linear }: NativeModelConfig): number =>
+  linear === null ? within : 10 * within;
 
 const ALONE: Way = {
   way: 'alone',

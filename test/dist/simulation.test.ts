@@ -79,6 +79,8 @@ const counted = (simulated: RoleSimulation, axis: string): number =>
     .reduce((sum, { bytes }) => sum + bytes, 0);
 
 const MOE = path.join(CONFORMANCE, 'models', 'qwen3_moe', 'actor');
+/** With a layer that has no MLP. */
+const NEMOTRON = path.join(CONFORMANCE, 'models', 'nemotron_h', 'actor');
 
 test.each([
   ['tp 2', model, 2, layoutOf({ tp: 2 }), false],
@@ -86,6 +88,15 @@ test.each([
   ['pp 2', model, 2, layoutOf({}, 2), false],
   ['tp 2 x pp 2 x dp 2', model, 8, layoutOf({ tp: 2, sequenceParallel: true }, 2), true],
   ['ep 2, recomputed', MOE, 2, layoutOf({ ep: 2 }), true],
+  ['a layer without an MLP, tp 2', NEMOTRON, 2, layoutOf({ tp: 2 }), false],
+  ['the same, recomputed', NEMOTRON, 2, layoutOf({ tp: 2 }), true],
+  [
+    'the same, sequence parallel, ep 2',
+    NEMOTRON,
+    4,
+    layoutOf({ tp: 2, ep: 2, sequenceParallel: true }),
+    true,
+  ],
   ['cp 2', model, 2, layoutOf({ cp: 2 }), false],
   ['cp 2 x tp 2 x pp 2, recomputed', model, 8, layoutOf({ tp: 2, cp: 2, sequenceParallel: true }, 2), true],
 ])(

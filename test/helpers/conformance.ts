@@ -19,7 +19,9 @@ export function layoutsOf(dir: string): TestLayout[] {
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
     // Linear attention goes through a sequence from row to row.
-    ...('linear_num_key_heads' in config ? [] : [{ layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } }]),
+    ...('linear_num_key_heads' in config || 'mamba_num_heads' in config
+      ? []
+      : [{ layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } }]),
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
   ];
 }

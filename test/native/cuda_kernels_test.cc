@@ -143,8 +143,9 @@ TEST(rotary_and_qk_norm_match_the_float64_reference) {
 TEST(activations_match_the_float64_reference) {
   at::manual_seed(3);
   for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
-    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                  Activation::kQuickGelu, Activation::kRelu, Activation::kSigmoid}) {
+    for (const Activation kind :
+         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kQuickGelu,
+          Activation::kRelu, Activation::kSquaredRelu, Activation::kSigmoid}) {
       for (const bool gated : {true, false}) {
         const std::string what = named(gated ? "gated activation" : "activation", type, rows, cols);
         const int64_t width = gated ? 2 * cols : cols;

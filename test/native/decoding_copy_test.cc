@@ -98,7 +98,7 @@ EngineOptions options_for(const std::string& variant) {
   EngineOptions options = options_of(lora || predictions ? "qwen3" : variant, HeadKind::kLm);
   if (predictions) options.model.prediction = PredictionConfig{2, false};
   options.optim->lr = 1e-2;  // an update that shows
-  if (options.model.delta) options.model.delta->key_heads = 4;
+  if (options.model.linear) options.model.linear->key_heads = 4;
   if (!lora) return options;
   LoraOptions adapters;
   adapters.rank = 4;

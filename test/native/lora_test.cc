@@ -16,9 +16,10 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",      "qwen3",       "gpt2",    "gemma2",     "qwen3_moe",
-                                            "glm4_moe",   "deepseek_v3", "gpt_oss", "latent",     "qwen3_5",
-                                            "qwen3_next", "olmo3",       "granite", "granitemoe", "glm4"};
+const std::vector<std::string> kVariants = {"qwen2",      "qwen3",       "gpt2",       "gemma2", "qwen3_moe",
+                                            "glm4_moe",   "deepseek_v3", "gpt_oss",    "latent", "qwen3_5",
+                                            "qwen3_next", "mamba2",      "nemotron_h", "olmo3",  "granite",
+                                            "granitemoe", "glm4"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -28,8 +29,11 @@ LoraOptions all_linear(const ModelConfig& c) {
     const auto add = [&](const std::string& name, const std::string& param, int64_t row, int64_t rows) {
       lora.sites.push_back({prefix + name, prefix + param + ".weight", row, rows});
     };
-    if (c.is_delta_layer(layer)) {
-      const DeltaConfig& delta = *c.delta;
+    if (c.is_linear_layer(layer) && c.linear->rule == LinearRule::kMamba2) {
+      add("mamba.in.in_proj", "mamba.in", 0, c.linear->columns());
+      add("mamba.out.out_proj", "mamba.out", 0, c.hidden_size);
+    } else if (c.is_linear_layer(layer)) {
+      const LinearAttentionConfig& delta = *c.linear;
       const int64_t heads = delta.value_heads, values = delta.values();
       const int64_t first = delta.interleaved ? delta.channels() + values : delta.channels();
       add("delta.in.first", "delta.in", 0, first);
@@ -48,8 +52,8 @@ LoraOptions all_linear(const ModelConfig& c) {
       add("attn.qkv.k", "attn.qkv", queries, c.kv_size());
       add("attn.qkv.v", "attn.qkv", queries + c.kv_size(), c.kv_size());
     }
-    if (!c.is_delta_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
-    if (c.is_moe_layer(layer)) continue;
+    if (!c.is_linear_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
+    if (c.is_moe_layer(layer) || !c.has_mlp(layer)) continue;
     add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);
     if (c.gated_mlp) add("mlp.in.up", "mlp.in", c.intermediate_size, c.intermediate_size);
     add("mlp.out.down", "mlp.out", 0, c.hidden_size);
@@ -117,7 +121,7 @@ TEST(log_probs_and_gradients_are_those_of_the_merged_model) {
     adapted.backward(batch, 64, weights, false);
     dense.backward(batch, 64, weights, false);
     // Where vectors are brought to length one, short ones magnify rounding.
-    const double limit = config.delta ? 1e-4 : 2e-5;
+    const double limit = config.linear ? 1e-4 : 2e-5;
     int64_t compared = 0;
     for (const Parameter& p : dense.store.all()) {
       CHECK(!adapted.store.at(p.info.name).grad.defined());

@@ -94,6 +94,7 @@ at::Tensor activation_of(Activation kind, const at::Tensor& x) {
     case Activation::kGeluTanh: return at::gelu(x, "tanh");
     case Activation::kQuickGelu: return x * at::sigmoid(1.702 * x);
     case Activation::kRelu: return at::relu(x);
+    case Activation::kSquaredRelu: return at::relu(x).square();
     case Activation::kSigmoid: return at::sigmoid(x);
     case Activation::kClampedSwiglu: return {};  // of pairs, below
   }
@@ -134,8 +135,9 @@ void check_activation(const Route& route, at::ScalarType type, Activation kind, 
 TEST(activations_match_float64_autograd) {
   at::manual_seed(3);
   for_each_route([](const Route& route, at::ScalarType type) {
-    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                  Activation::kQuickGelu, Activation::kRelu, Activation::kSigmoid}) {
+    for (const Activation kind :
+         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kQuickGelu,
+          Activation::kRelu, Activation::kSquaredRelu, Activation::kSigmoid}) {
       for (const bool gated : {true, false}) {
         for (const int64_t width : {1, 7, 48, 513}) {
           for (const int64_t n : {1, 3, 128}) check_activation(route, type, kind, gated, n, width);
@@ -152,8 +154,9 @@ TEST(activations_survive_the_whole_range) {
   for_each_route([](const Route& route, at::ScalarType type) {
     // (Not beyond: in float32 the slope of tanh-gelu needs x^3.)
     const at::Tensor x = at::linspace(-1e4, 1e4, 2001, at::kFloat).to(type).unsqueeze(0);
-    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                  Activation::kQuickGelu, Activation::kRelu, Activation::kSigmoid}) {
+    for (const Activation kind :
+         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kQuickGelu,
+          Activation::kRelu, Activation::kSquaredRelu, Activation::kSigmoid}) {
       const at::Tensor out = at::empty_like(x), dx = at::empty_like(x);
       route.activation_forward(kind, false, x, out);
       route.activation_backward(kind, false, at::ones_like(x), x, dx, {});

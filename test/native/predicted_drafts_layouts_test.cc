@@ -40,7 +40,7 @@ EngineOptions options_for(const std::string& variant, const Layout& layout, bool
   model.num_layers = 4;
   model.sliding_windows.assign(4, 0);
   if (model.moe) model.moe_layers = {false, true, false, true};
-  if (model.delta) model.delta_layers = {true, false, true, false};
+  if (model.linear) model.linear_layers = {true, false, true, false};
   model.prediction = PredictionConfig{2, layout.tp == 2, trained};
   options.prediction = {0.5, false};
   options.parallel.ep = layout.ep;

@@ -32,7 +32,7 @@ RolloutOptions drafting(int64_t tokens) {
 int64_t cache_of(ModelConfig config, at::ScalarType dtype, int64_t sequences, int64_t pages) {
   const int64_t states = StateCache::slot_bytes(config, dtype) * (sequences + sequences / 2);
   config.num_layers += 1;
-  if (config.delta) config.delta_layers.push_back(false);
+  if (config.linear) config.linear_layers.push_back(false);
   return pages * KvCache::page_bytes(config, dtype) + states;
 }
 
@@ -200,11 +200,11 @@ TEST(no_token_and_no_log_prob_changes) {
         few.max_step_tokens = 12;
         few.max_sequences = 5;
         few.kv_cache_bytes = cache_of(config, dtype, few.max_sequences, 9);
-        if (config.delta) few.state_slots = 7;
+        if (config.linear) few.state_slots = 7;
         const Run tight = run_of(model, requests, few);
         CHECK(tight.answers == expected);
         CHECK(tight.stats.preemptions > 0);
-        if (config.delta) few.state_slots = 0;
+        if (config.linear) few.state_slots = 0;
         few.prefix_caching = false;
         CHECK(run_of(model, requests, few).answers == expected);
       }

@@ -27,7 +27,7 @@ TEST(every_layout_has_the_numbers_of_one_process) {
         model.num_layers = 4;
         model.sliding_windows.assign(4, 0);
         if (model.moe) model.moe_layers = {false, true, false, true};
-        if (model.delta) model.delta_layers = {false, true, false, true};
+        if (model.linear) model.linear_layers = {false, true, false, true};
         if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
         model.tied_embeddings = tied;
         model.prediction = PredictionConfig{2, layout.tp == 2};

@@ -152,8 +152,8 @@ class Play {
 void play(bool predicts, uint64_t seed, int64_t least_accepted) {
   int64_t accepted = 0, preempted = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const char* variant :
-         {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next", "deepseek_v3"}) {
+    for (const char* variant : {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next",
+                                "nemotron_h", "deepseek_v3"}) {
       ModelConfig config = long_model(variant);
       if (config.sliding_windows.size() > 0) config.sliding_windows[0] = 20;
       if (predicts) config.prediction = PredictionConfig{1, false};
@@ -174,8 +174,8 @@ void play(bool predicts, uint64_t seed, int64_t least_accepted) {
       options.latent_cache = config.family == "deepseek_v3";
       ModelConfig cached = rollout_config(options, config);
       cached.num_layers += predicts;
-      if (config.delta) {
-        cached.delta_layers.resize(static_cast<size_t>(cached.num_layers), false);
+      if (config.linear) {
+        cached.linear_layers.resize(static_cast<size_t>(cached.num_layers), false);
         options.state_slots = options.max_sequences + below(2 * options.max_sequences);
       }
       options.kv_cache_bytes = (5 + below(12)) * KvCache::page_bytes(cached, type) +

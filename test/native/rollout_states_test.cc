@@ -5,9 +5,10 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "model/linear_attention.h"
 #include "rollout_answers.h"
 
-// Generation with layers of the gated delta rule, whose states lie beside the pages of keys and values.
+// Generation with layers of linear attention, whose states lie beside the pages of keys and values.
 
 using namespace troupe;
 using namespace troupe::test;
@@ -33,7 +34,7 @@ class FailingDecoder final : public Decoder {
                         const at::Tensor& qkv) override {
     d_.attention_inputs(layer, x, positions, qkv);
   }
-  const GatedDeltaNet* delta_net(int64_t layer) const override { return d_.delta_net(layer); }
+  const LinearAttention* linear_attention(int64_t layer) const override { return d_.linear_attention(layer); }
   at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override {
     return d_.gate_heads(layer, attn, qkv);
   }
@@ -48,22 +49,26 @@ class FailingDecoder final : public Decoder {
   Decoder& d_;
 };
 
+const std::vector<std::pair<const char*, at::ScalarType>> kMixers{
+    {"qwen3_5", at::kFloat}, {"qwen3_5", at::kBFloat16}, {"qwen3_5", at::kDouble},
+    {"mamba2", at::kFloat},  {"mamba2", at::kBFloat16},  {"mamba2", at::kDouble}};
+
 }  // namespace
 
 // In float64 as on a GPU: in LibTorch's operations, up to rounding.
 TEST(a_step_has_the_bits_of_a_forward) {
   at::NoGradGuard no_grad;
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    SmallModel model(small("qwen3_5"), std::nullopt, dtype);
-    const GatedDeltaNet net(model.store, model.config, "layers.0.delta");
-    const DeltaConfig& delta = *model.config.delta;
+  for (const auto& [variant, dtype] : kMixers) {
+    SmallModel model(small(variant), std::nullopt, dtype);
+    const auto net = linear_attention(model.store, model.config, "layers.0.");
+    const LinearAttentionConfig& linear = *model.config.linear;
     const int64_t total = 90;
     at::manual_seed(1);
-    const at::Tensor mixed = at::randn({total, net.columns()}).to(dtype);
-    const at::Tensor whole = net.forward(mixed, ops::separate_segments({0, 50, total}), nullptr);
-    const DeltaStates states{at::full({3, kernels::kConvWidth - 1, delta.channels()}, NAN, dtype),
-                             at::full({3, delta.value_heads, delta.key_dim, delta.value_dim}, NAN,
-                                      dtype == at::kDouble ? dtype : at::kFloat)};
+    const at::Tensor mixed = at::randn({total, net->columns()}).to(dtype);
+    const at::Tensor whole = net->forward(mixed, ops::separate_segments({0, 50, total}), nullptr);
+    const LinearStates states{at::full({3, kernels::kConvWidth - 1, linear.channels()}, NAN, dtype),
+                              at::full({3, linear.value_heads, linear.key_dim, linear.value_dim}, NAN,
+                                       dtype == at::kDouble ? dtype : at::kFloat)};
     // Two sequences in the slots 2 and 0, by chunks of so many rows.
     int64_t done[2] = {0, 0};
     const int64_t first[2] = {0, 50}, length[2] = {50, 40}, slots[2] = {2, 0};
@@ -80,8 +85,8 @@ TEST(a_step_has_the_bits_of_a_forward) {
         done[sequence] += count;
         row += count;
       }
-      const at::Tensor out = at::empty({row, delta.values()}, mixed.options());
-      net.step(at::cat(rows), runs, {}, states, out);
+      const at::Tensor out = at::empty({row, linear.values()}, mixed.options());
+      net->step(at::cat(rows), runs, {}, states, out);
       const at::Tensor all = at::cat(expected);
       CHECK(dtype == at::kDouble ? at::allclose(out, all, 1e-12, 1e-12) : at::equal(out, all));
     }
@@ -93,40 +98,40 @@ TEST(a_step_has_the_bits_of_a_forward) {
 // none.
 TEST(a_snapshot_is_the_state_behind_its_rows) {
   at::NoGradGuard no_grad;
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    SmallModel model(small("qwen3_5"), std::nullopt, dtype);
-    const GatedDeltaNet net(model.store, model.config, "layers.0.delta");
-    const DeltaConfig& delta = *model.config.delta;
+  for (const auto& [variant, dtype] : kMixers) {
+    SmallModel model(small(variant), std::nullopt, dtype);
+    const auto net = linear_attention(model.store, model.config, "layers.0.");
+    const LinearAttentionConfig& linear = *model.config.linear;
     const at::ScalarType wide = dtype == at::kDouble ? dtype : at::kFloat;
     const auto states = [&] {
-      return DeltaStates{at::full({8, kernels::kConvWidth - 1, delta.channels()}, NAN, dtype),
-                         at::full({8, delta.value_heads, delta.key_dim, delta.value_dim}, NAN, wide)};
+      return LinearStates{at::full({8, kernels::kConvWidth - 1, linear.channels()}, NAN, dtype),
+                          at::full({8, linear.value_heads, linear.key_dim, linear.value_dim}, NAN, wide)};
     };
     at::manual_seed(2);
-    const at::Tensor mixed = at::randn({60, net.columns()}).to(dtype);
+    const at::Tensor mixed = at::randn({60, net->columns()}).to(dtype);
     const auto step = [&](const at::Tensor& rows, const std::vector<ops::StateRun>& runs,
-                          const std::vector<StateSnapshot>& snapshots, const DeltaStates& there) {
-      const at::Tensor out = at::empty({rows.size(0), delta.values()}, mixed.options());
-      net.step(rows, runs, snapshots, there, out);
+                          const std::vector<StateSnapshot>& snapshots, const LinearStates& there) {
+      const at::Tensor out = at::empty({rows.size(0), linear.values()}, mixed.options());
+      net->step(rows, runs, snapshots, there, out);
       return out;
     };
     // Two sequences, in slots 0 and 1: rows [0, 2) + [2, 30), and [30, 60).
-    const DeltaStates kept = states(), plain = states();
+    const LinearStates kept = states(), plain = states();
     const std::vector<ops::StateRun> first{{0, 2, 0, true}};
     const std::vector<ops::StateRun> second{{0, 28, 0, false}, {28, 30, 1, true}};
-    for (const DeltaStates& there : {kept, plain}) step(mixed.narrow(0, 0, 2), first, {}, there);
+    for (const LinearStates& there : {kept, plain}) step(mixed.narrow(0, 0, 2), first, {}, there);
     const std::vector<StateSnapshot> snapshots{{0, 1, 2}, {0, 20, 3}, {0, 28, 4}, {1, 2, 5}, {1, 17, 6}};
     const auto same_numbers = [&](const at::Tensor& a, const at::Tensor& b) {
       return dtype == at::kDouble ? at::allclose(a, b, 1e-12, 1e-12) : at::equal(a, b);
     };
-    const auto same = [&](const DeltaStates& a, int64_t i, const DeltaStates& b, int64_t j) {
+    const auto same = [&](const LinearStates& a, int64_t i, const LinearStates& b, int64_t j) {
       return same_numbers(a.conv[i], b.conv[j]) && same_numbers(a.rule[i], b.rule[j]);
     };
     CHECK(same_numbers(step(mixed.narrow(0, 2, 58), second, snapshots, kept),
                        step(mixed.narrow(0, 2, 58), second, {}, plain)));
     CHECK(same(kept, 0, plain, 0) && same(kept, 1, plain, 1));
     for (const StateSnapshot& snapshot : snapshots) {
-      const DeltaStates alone = states();
+      const LinearStates alone = states();
       const int64_t begin = snapshot.run == 0 ? 0 : 30, count = snapshot.count + (snapshot.run == 0 ? 2 : 0);
       step(mixed.narrow(0, begin, count), {{0, count, 7, true}}, {}, alone);
       CHECK(same(kept, snapshot.slot, alone, 7));
@@ -135,7 +140,7 @@ TEST(a_snapshot_is_the_state_behind_its_rows) {
 }
 
 TEST(few_slots_and_pages_change_no_token) {
-  for (const char* variant : {"qwen3_5", "qwen3_next"}) {
+  for (const char* variant : {"qwen3_5", "qwen3_next", "nemotron_h"}) {
     SmallModel model(long_model(variant));
     model.transformer.begin_decoding();
     const std::vector<RolloutRequest> requests = some(20);

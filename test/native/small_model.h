@@ -33,9 +33,21 @@ inline void give_latent(ModelConfig& c, const LatentConfig& latent) {
 // Layers of the gated delta rule, and gates of attention in the others. Two key heads, four value heads.
 inline void give_delta(ModelConfig& c, std::vector<bool> layers, bool interleaved) {
   c.attention_gate = c.qk_norm = c.norm_unit_offset = true;
-  c.delta = DeltaConfig{2, 4, 6, 5, interleaved};
-  c.delta_layers = std::move(layers);
+  c.linear = LinearAttentionConfig{LinearRule::kGatedDelta, 2, 4, 6, 5, interleaved};
+  c.linear_layers = std::move(layers);
   c.rope_inv_freq = {1, 0.1};
+}
+
+// Layers of Mamba 2, and attention without positions in the others, with MLPs without gates. Two groups, four
+// heads.
+inline void give_mamba2(ModelConfig& c, std::vector<bool> layers, std::vector<bool> bare) {
+  c.linear = LinearAttentionConfig{LinearRule::kMamba2, 2, 4, 6, 5, false, true, 0.3};
+  c.linear_layers = std::move(layers);
+  c.bare_layers = std::move(bare);
+  c.positions = PositionKind::kNone;
+  c.rope_inv_freq.clear();
+  c.gated_mlp = false;
+  c.activation = Activation::kSquaredRelu;
 }
 
 // With latent attention every head has a key of its own.
@@ -66,11 +78,12 @@ inline void give_softmax_groups(ModelConfig& c) {
 // scores in groups that rank by their best expert), latent (dense, queries without a latent, values wider
 // than keys, of which halves turn), gpt_oss (sinks of attention, a window on one of two layers of experts
 // with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of attention with
-// gates), qwen3_next (the other way round, the second with experts, its matrix by key heads), olmo3 (norms
-// over all heads of q and of k, norms behind attention and MLP alone, a window as in gemma3), granite (what a
-// layer adds to a row is scaled, and so are embeddings; logits are divided), granitemoe (the same with
-// experts), glm4 (heads of which a half turns in pairs side by side, biases, norms before and behind
-// attention and MLP).
+// gates), qwen3_next (the other way round, the second with experts, its matrix by key heads), mamba2 (a layer
+// of it, and one of attention without an MLP), nemotron_h (one of Mamba 2 without an MLP, one of attention
+// with glm4_moe's experts, without gates), olmo3 (norms over all heads of q and of k, norms behind attention
+// and MLP alone, a window as in gemma3), granite (what a layer adds to a row is scaled, and so are
+// embeddings; logits are divided), granitemoe (the same with experts), glm4 (heads of which a half turns in
+// pairs side by side, biases, norms before and behind attention and MLP).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -117,6 +130,11 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     give_delta(c, {false, true}, true);
     c.moe = MoeConfig{4, 2, 16, true, 12, true};
     c.moe_layers = {false, true};
+  } else if (variant == "mamba2") {
+    give_mamba2(c, {true, false}, {false, true});
+  } else if (variant == "nemotron_h") {
+    give_sigmoid_experts(c);
+    give_mamba2(c, {true, false}, {true, false});
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;
     c.positions = PositionKind::kLearned;

@@ -4,6 +4,7 @@ import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
 import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
+import { withoutNames } from './json_floats';
 
 // JSON files of models and checkpoints, and headers of safetensors. Nothing in a file is trusted.
 
@@ -28,16 +29,18 @@ export function readText(file: string, area: JsonArea): string {
 /** @throws TroupeError INVALID_MODEL when `text`, which is `what`, is no JSON object, repeats a key, or is nested beyond reason */
 export function parseObject(text: string, what: string, area: JsonArea): Record<string, unknown> {
   let value: unknown;
+  let json = text;
   try {
-    value = JSON.parse(text);
+    if (text.includes('Infinity')) json = withoutNames(text);
+    value = JSON.parse(json);
   } catch (e) {
     throw invalid(area, `${what} is not valid JSON: ${printable((e as Error).message)}`);
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalid(area, `${what} is not a JSON object`);
-  const problem = shapeProblem(text);
+  const problem = shapeProblem(json);
   if (problem !== null) {
-    const { line, what: why } = describeShape(text, problem);
+    const { line, what: why } = describeShape(json, problem);
     throw invalid(area, `${what}, line ${line}: ${why}`);
   }
   return value as Record<string, unknown>;

@@ -18,7 +18,7 @@ export function checkLayout(
   { ulysses, parallel, pipeline }: Layout,
   { config, dir }: { config: NativeModelConfig; dir: string },
 ): void {
-  if (config.delta !== null && (ulysses > 1 || parallel.cp > 1))
+  if (config.linear !== null && (ulysses > 1 || parallel.cp > 1))
     throw badOption(
       where,
       `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +

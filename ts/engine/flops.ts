@@ -1,4 +1,4 @@
-import type { NativeDeltaConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 
 /**
  * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
@@ -7,14 +7,16 @@ import type { NativeDeltaConfig, NativeModelConfig } from '../native/bridge';
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
   const mixerSize = (layer: number): number =>
-    c.delta !== null && c.deltaLayers[layer] ? deltaSize(c, c.delta) : attentionSize(c);
+    c.linear !== null && c.linearLayers[layer] ? linearSize(c, c.linear) : attentionSize(c);
+  const innerSize = (layer: number): number =>
+    c.bareLayers[layer]
+      ? 0
+      : c.moe !== null && (c.moeLayers[layer] ?? true)
+        ? moeSize(c, c.moe)
+        : mlpSize(c, c.intermediateSize);
   let matrices = 0;
   const further = c.prediction?.trained ? c.prediction.layers : 0;
-  for (let layer = 0; layer < c.numLayers + further; layer++) {
-    matrices +=
-      mixerSize(layer) +
-      (c.moe !== null && (c.moeLayers[layer] ?? true) ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
-  }
+  for (let layer = 0; layer < c.numLayers + further; layer++) matrices += mixerSize(layer) + innerSize(layer);
   // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
   matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;
   // A layer that predicts a further token joins two inputs, and goes through the head again.
@@ -28,7 +30,7 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
   }
   const headDim =
     c.latent === null ? c.headDim : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
-  const attending = c.numLayers + further - c.deltaLayers.filter(Boolean).length;
+  const attending = c.numLayers + further - c.linearLayers.filter(Boolean).length;
   return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * attending;
 }
 
@@ -47,12 +49,12 @@ function attentionSize(c: NativeModelConfig): number {
   );
 }
 
-/** Both projections, and three products of a token with the states: what it finds, changes and reads. */
-function deltaSize(c: NativeModelConfig, delta: NativeDeltaConfig): number {
-  const { keyHeads, valueHeads, keyDim, valueDim } = delta;
+/** Both projections, and the products of a token with the states: what it finds (of the gated delta rule), changes and reads. */
+function linearSize(c: NativeModelConfig, linear: NativeLinearConfig): number {
+  const { rule, keyHeads, valueHeads, keyDim, valueDim } = linear;
   const values = valueHeads * valueDim;
-  const columns = 2 * keyHeads * keyDim + 2 * values + 2 * valueHeads;
-  return c.hiddenSize * (columns + values) + 3 * values * keyDim;
+  const columns = 2 * keyHeads * keyDim + 2 * values + (rule === 'mamba2' ? 1 : 2) * valueHeads;
+  return c.hiddenSize * (columns + values) + (rule === 'mamba2' ? 2 : 3) * values * keyDim;
 }
 
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);

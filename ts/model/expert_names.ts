@@ -42,6 +42,7 @@ const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   ernie4_5_moe: { correction: 'moe_statics.e_score_correction_bias' },
   hy_v3: { router: 'router.gate', correction: 'expert_bias', shared: 'shared_mlp' },
   exaone_moe: { correction: 'e_score_correction_bias' },
+  nemotron_h: { block: 'mixer' },
   granitemoe: {
     block: 'block_sparse_moe',
     router: 'router.layer',
@@ -103,7 +104,8 @@ export function moeMapping(
     const expert = `${block}.${names.shared ?? (moe.sharedGate ? 'shared_expert' : 'shared_experts')}`;
     if (moe.sharedGate)
       map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
-    const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
+    const inputs = c.gatedMlp ? ['gate_proj', 'up_proj'] : ['up_proj'];
+    const slices = inputs.map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
     map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
     map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
   }
@@ -118,10 +120,8 @@ export function moeMapping(
   }
   for (let e = 0; e < moe.numExperts; e++) {
     const expert = `${block}.experts.${e}`;
-    const slices = [
-      { hf: `${expert}.${gate}.weight`, rows: moe.intermediateSize },
-      { hf: `${expert}.${up}.weight`, rows: moe.intermediateSize },
-    ];
+    const inputs = c.gatedMlp ? [gate, up] : [up];
+    const slices = inputs.map((name) => ({ hf: `${expert}.${name}.weight`, rows: moe.intermediateSize }));
     map.fused(`${own}.moe.experts.${e}.in.weight`, slices, c.hiddenSize);
     map.tensor(
       `${expert}.${down}.weight`,

@@ -1,4 +1,5 @@
 // Keys of config.json that have several names.
+import { isDeepStrictEqual } from 'node:util';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { type Family, isFamily } from './hf_schema';
@@ -15,6 +16,14 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   olmoe: { num_local_experts: 'num_experts' },
   ernie4_5_moe: { num_experts: 'moe_num_experts', num_experts_per_tok: 'moe_k' },
   minimax_m2: { num_experts: 'num_local_experts' },
+  nemotron_h: {
+    layer_types: 'layers_block_type',
+    num_local_experts: 'n_routed_experts',
+    mamba_n_groups: 'n_groups',
+    mamba_d_conv: 'conv_kernel',
+    mamba_conv_bias: 'use_conv_bias',
+    mamba_dt_min: 'time_step_min',
+  },
   hy_v3: { num_local_experts: 'num_experts' },
   deepseek_v2: { num_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },
@@ -58,7 +67,7 @@ function innerPart(
 export function checkAliases(family: Family, raw: Readonly<Record<string, unknown>>, where: string): void {
   for (const [alias, name] of Object.entries(ALIASES[family] ?? {})) {
     const [value, other] = [raw[alias], raw[name]];
-    if (isThere(value) && isThere(other) && other !== value)
+    if (isThere(value) && isThere(other) && !isDeepStrictEqual(other, value))
       throw new TroupeError(
         'INVALID_MODEL',
         `[model] ${where}: ${alias} ${show(value)} and ${name} ${show(other)}: expected the same`,

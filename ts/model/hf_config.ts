@@ -18,6 +18,7 @@ import { hyV3 } from './hf_hy_v3';
 import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
 import { minimaxM2 } from './hf_minimax';
 import { ministral3, mistral } from './hf_mistral';
+import { nemotronH } from './hf_nemotron_h';
 import { olmo2, olmo3, olmoe } from './hf_olmo';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
@@ -188,6 +189,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return minimaxM2(parsed as FamilyConfig<'minimax_m2'>, raw, where);
     case 'hy_v3':
       return hyV3(parsed as FamilyConfig<'hy_v3'>, raw, where);
+    case 'nemotron_h':
+      return nemotronH(parsed as FamilyConfig<'nemotron_h'>, raw, where);
     case 'deepseek_v3':
     case 'kimi_k2':
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);

@@ -14,6 +14,7 @@ const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
   gelu_pytorch_tanh: 'gelu_tanh',
   quick_gelu: 'quick_gelu',
   relu: 'relu',
+  relu2: 'relu2',
 };
 
 export type Raw = Record<string, unknown>;
@@ -80,8 +81,9 @@ export function rmsDecoder(
     latent: null,
     moe: null,
     moeLayers: [],
-    delta: null,
-    deltaLayers: [],
+    linear: null,
+    linearLayers: [],
+    bareLayers: [],
     vision: null,
     prediction: null,
   };

@@ -12,7 +12,7 @@ type GatedDelta =
   | FamilyConfig<'qwen3_5_moe_text'>;
 
 /** Key heads of more numbers have no kernel (native/kernels/cpu/gated_delta_kernels.h). */
-const MOST_KEY_DIM = 256;
+export const MOST_KEY_DIM = 256;
 
 /** As Qwen3NextForCausalLM of transformers: rows of the input projection lie together by key head. */
 export function qwen3Next(c: FamilyConfig<'qwen3_next'>, raw: Raw, where: string): NativeModelConfig {
@@ -63,7 +63,7 @@ export function gatedDelta(
       where,
       `hidden_act ${show(c.hidden_act)} is not supported for this model_type; supported: silu`,
     );
-  const deltaLayers = linearLayers(c, where);
+  const linearLayers = layersOf(c, where);
   return {
     ...decoder,
     normUnitOffset: true,
@@ -71,18 +71,21 @@ export function gatedDelta(
     attentionGate: true,
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
-    delta: {
+    linear: {
+      rule: 'gated_delta',
       keyHeads: c.linear_num_key_heads,
       valueHeads: c.linear_num_value_heads,
       keyDim: c.linear_key_head_dim,
       valueDim: c.linear_value_head_dim,
       interleaved: family === 'qwen3_next',
+      convBias: false,
+      leastStep: 0,
     },
-    deltaLayers,
+    linearLayers,
   };
 }
 
-function linearLayers(c: GatedDelta, where: string): boolean[] {
+function layersOf(c: GatedDelta, where: string): boolean[] {
   const types =
     c.layer_types ??
     Array.from({ length: c.num_hidden_layers }, (_, i) =>

@@ -53,8 +53,9 @@ export function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig 
     latent: null,
     moe: null,
     moeLayers: [],
-    delta: null,
-    deltaLayers: [],
+    linear: null,
+    linearLayers: [],
+    bareLayers: [],
     vision: null,
     prediction: null,
   };

@@ -10,6 +10,7 @@ import {
   maybeNone,
   real,
   slidingWindow,
+  text,
   tokenIds,
 } from './hf_fields';
 import {
@@ -184,6 +185,35 @@ export const mixtures = {
     norm_topk_prob: bool(true),
     first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 1),
     mlp_layer_types: layerTypes,
+  }),
+  nemotron_h: z.object({
+    ...decoder,
+    vocab_size: int(131072, 'vocabulary'),
+    intermediate_size: int(21504, 'width'),
+    num_hidden_layers: maybeInt('layers'),
+    layers_block_type: layerTypes,
+    hybrid_override_pattern: z
+      .string()
+      .nullish()
+      .transform((v) => v ?? null),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    head_dim: int(128, 'headDim'),
+    max_position_embeddings: int(4096, 'positions'),
+    layer_norm_epsilon: real(1e-5),
+    use_conv_bias: bool(true),
+    mlp_hidden_act: text('relu2'),
+    ssm_state_size: int(128, 'headDim'),
+    mamba_num_heads: int(128, 'heads'),
+    mamba_head_dim: int(64, 'headDim'),
+    n_groups: int(8, 'heads'),
+    conv_kernel: int(4, 'positions'),
+    time_step_min: real(0.001),
+    ...deepseekExperts,
+    n_routed_experts: int(8, 'expertBlocks'),
+    num_experts_per_tok: int(2, 'expertBlocks'),
+    norm_topk_prob: bool(true),
+    moe_intermediate_size: int(7688, 'width'),
+    moe_shared_expert_intermediate_size: int(7688, 'width'),
   }),
   qwen3_next: z.object({
     ...gatedDelta,

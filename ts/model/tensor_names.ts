@@ -1,4 +1,4 @@
-import type { NativeDeltaConfig, NativeLatentConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLatentConfig, NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
 import {
   type ExpertFiles,
@@ -8,6 +8,7 @@ import {
   type StoredShapes,
 } from './expert_names';
 import type { Family } from './hf_schema';
+import { nemotronMapping } from './nemotron_names';
 import { predictionBlock, predictionParts } from './prediction_layers';
 import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
 import { visionMapping } from './vision_names';
@@ -33,6 +34,7 @@ export function fileTensors(mapping: readonly TensorMapping[]): FileTensor[] {
 export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = new Map()): TensorMapping[] {
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
+  else if (config.family === 'nemotron_h') nemotronMapping(config, map);
   else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
   furtherMapping(config, map, stored);
@@ -50,6 +52,7 @@ export const hasFirstNames = (c: NativeModelConfig): boolean =>
 
 /** What the classes of transformers call a tensor of the files. */
 export function moduleName(c: NativeModelConfig, hf: string): string {
+  if (c.family === 'nemotron_h') return hf.replace(/^backbone\./, 'model.');
   if (c.family === 'hy_v3') return hf.replace('.shared_mlp.', '.shared_experts.');
   return hasFirstNames(c)
     ? hf.replace(/^model\./, 'model.language_model.').replace(/^visual\./, 'model.visual.')
@@ -78,8 +81,8 @@ function layerMapping(
 ): void {
   const own = `layers.${i}`;
   if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
-  if (c.delta !== null && c.deltaLayers[i])
-    deltaMapping(c, c.delta, map, `${hf}.linear_attn`, `${own}.delta`);
+  if (c.linear !== null && c.linearLayers[i])
+    deltaMapping(c, c.linear, map, `${hf}.linear_attn`, `${own}.delta`);
   else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
   const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
   if (c.postNorms) map.tensor(`${hf}.${attnPostNorm}.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
@@ -171,7 +174,7 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
 /** The gated delta rule: Qwen3-Next has one matrix of q, k, v and z and one of b and a, Qwen3.5 three of them apart. */
 function deltaMapping(
   c: NativeModelConfig,
-  delta: NativeDeltaConfig,
+  delta: NativeLinearConfig,
   map: MappingBuilder,
   hf: string,
   own: string,
@@ -291,6 +294,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   kimi_k2: 'DeepseekV3',
   glm4_moe_lite: 'Glm4MoeLite',
   gpt_oss: 'GptOss',
+  nemotron_h: 'NemotronH',
   qwen2_vl: 'Qwen2VL',
   qwen2_5_vl: 'Qwen2_5_VL',
   qwen3_vl: 'Qwen3VL',
@@ -314,5 +318,5 @@ export function architectureName(config: NativeModelConfig): string {
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
 
-/** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out. */
-export const withoutPrefix = (hf: string): string => hf.replace(/^(model|transformer)\./, '');
+/** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out, and Nemotron-H has two. */
+export const withoutPrefix = (hf: string): string => hf.replace(/^(model|transformer|backbone)\./, '');

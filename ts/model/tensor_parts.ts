@@ -7,11 +7,11 @@ export function tensorProblem(
   {
     numHeads,
     numKvHeads,
-    delta = null,
-  }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> & Partial<Pick<NativeModelConfig, 'delta'>>,
+    linear = null,
+  }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> & Partial<Pick<NativeModelConfig, 'linear'>>,
 ): string | null {
-  if (delta !== null && delta.keyHeads % tp !== 0)
-    return `expected a divisor of the ${delta.keyHeads} key heads of the linear attention`;
+  if (linear !== null && linear.keyHeads % tp !== 0)
+    return `expected a divisor of the ${linear.keyHeads} ${linear.rule === 'mamba2' ? 'groups of Mamba 2' : 'key heads of the linear attention'}`;
   if (numHeads % tp !== 0) return `expected a divisor of the ${numHeads} attention heads`;
   if (numKvHeads % tp === 0 || tp % numKvHeads === 0) return null;
   return `expected a divisor or a multiple of the ${numKvHeads} key heads`;

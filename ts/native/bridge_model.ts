@@ -39,9 +39,10 @@ export interface NativeLatentConfig {
   normEps: number;
 }
 
-/** The gated delta rule in the place of attention (native/model/gated_delta_net.h). */
-export interface NativeDeltaConfig {
-  /** Of queries and keys. */
+/** Linear attention in the place of attention (native/model/linear_attention.h). */
+export interface NativeLinearConfig {
+  rule: 'gated_delta' | 'mamba2';
+  /** Of queries and keys; of Mamba 2 its groups. */
   keyHeads: number;
   /** Of values and states: a multiple. */
   valueHeads: number;
@@ -49,6 +50,9 @@ export interface NativeDeltaConfig {
   valueDim: number;
   /** Rows of the input projection lie together by key head (Qwen3-Next), else by what they make. */
   interleaved: boolean;
+  convBias: boolean;
+  /** Of Mamba 2: no step is below it. */
+  leastStep: number;
 }
 
 /** The tower that reads images (native/model/vision_tower.h). */
@@ -58,7 +62,7 @@ export interface NativeVisionConfig {
   numHeads: number;
   intermediateSize: number;
   gatedMlp: boolean;
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu';
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'relu2';
   norm: 'rms' | 'layer';
   normEps: number;
   /** Pixels on a side. */
@@ -146,8 +150,8 @@ export interface NativeModelConfig {
   mlpBias: boolean;
   gatedMlp: boolean;
   /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h). */
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'clamped_swiglu';
-  positions: 'rope' | 'learned';
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'relu2' | 'clamped_swiglu';
+  positions: 'rope' | 'learned' | 'none';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;
   /** Numbers 2i and 2i + 1 of a head turn together; else i and R/2 + i of the R that turn. */
@@ -163,8 +167,10 @@ export interface NativeModelConfig {
   latent: NativeLatentConfig | null;
   moe: NativeMoeConfig | null;
   moeLayers: boolean[];
-  delta: NativeDeltaConfig | null;
-  deltaLayers: boolean[];
+  linear: NativeLinearConfig | null;
+  linearLayers: boolean[];
+  /** Per layer, or empty: those that end behind their mixer, without an MLP. */
+  bareLayers: boolean[];
   vision: NativeVisionConfig | null;
   /** null: they are no part of the model, whatever its files have. */
   prediction: NativePredictionConfig | null;

@@ -107,7 +107,7 @@ function uses(
 }
 
 /**
- * Two pairs of matrices in a layer, each with its way in and out (native/megatron/exchange.h). With sequence parallelism the rows that
+ * Two pairs of matrices in a layer, one in a layer without an MLP, each with its way in and out (native/megatron/exchange.h). With sequence parallelism the rows that
  * go in are gathered again in the backward pass, for the gradients of the weights; recomputation ends where the last sum would begin,
  * but for models that need it (a norm behind it).
  */
@@ -115,12 +115,23 @@ function tensorTraffic(part: Part): TrafficFormula {
   const { role, rows, element, layers } = part;
   const { tp, sequenceParallel } = role.layout.parallel;
   const behind = role.model.postNorms ? (sequenceParallel ? 1 : 2) : 0;
-  const { text, times } = uses(part, sequenceParallel ? [4, 6, 3 + behind] : [4, 4, 2 + behind]);
+  const bare = layers.filter((layer) => role.model.bareLayers[layer] === true).length;
+  const whole = layers.length - bare;
+  const kinds = [
+    {
+      ...uses(part, sequenceParallel ? [4, 6, 3 + behind] : [4, 4, 2 + behind]),
+      layers: whole,
+      what: 'layers',
+    },
+    { ...uses(part, sequenceParallel ? [2, 3, 1] : [2, 2, 0]), layers: bare, what: 'layers without an MLP' },
+  ].filter((kind) => kind.layers > 0);
+  const terms = kinds.map((kind) => `${kind.text} x ${kind.layers} ${kind.what}`).join(' + ');
   const hidden = role.model.hiddenSize;
+  const times = sum(kinds.map((kind) => kind.times * kind.layers));
   return {
     axis: 'tp',
-    text: `${text} x ${layers.length} layers x ${count(rows)} rows x ${hidden} x ${element} B x ${tp - 1}/${tp}`,
-    bytes: (times * layers.length * rows * hidden * element * (tp - 1)) / tp,
+    text: `${kinds.length > 1 ? `(${terms})` : terms} x ${count(rows)} rows x ${hidden} x ${element} B x ${tp - 1}/${tp}`,
+    bytes: (times * rows * hidden * element * (tp - 1)) / tp,
   };
 }
 

@@ -9,7 +9,7 @@ import type { NativeModelConfig } from '../native/bridge';
 /** @throws ConfigError with the numbers */
 export function checkDecoding(
   config: ResolvedConfig,
-  model: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads' | 'delta' | 'latent'>,
+  model: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads' | 'linear' | 'latent'>,
 ): void {
   const latents = latentCacheProblem(model);
   if (config.actor_rollout_ref.rollout.latent_cache && latents !== null) {

@@ -62,6 +62,17 @@ struct Relu {
   }
 };
 
+struct SquaredRelu {
+  static inline __attribute__((always_inline)) float value(float x) {
+    const float y = Relu::value(x);
+    return y * y;
+  }
+  static inline __attribute__((always_inline)) ValueSlope both(float x) {
+    const float y = Relu::value(x);
+    return {y * y, 2.0f * y};
+  }
+};
+
 // Of gates and routers, whose rows must not round as their place in a tensor has it: LibTorch's does.
 struct Sigmoid {
   static inline __attribute__((always_inline)) float value(float x) { return vector_sigmoid(x); }
@@ -180,6 +191,7 @@ void forward(const ActivationForward& a) {
     case kGeluTanhId: return forward_rows<T, GeluTanh>(a);
     case kQuickGeluId: return forward_rows<T, QuickGelu>(a);
     case kReluId: return forward_rows<T, Relu>(a);
+    case kSquaredReluId: return forward_rows<T, SquaredRelu>(a);
     case kSigmoidId: return forward_rows<T, Sigmoid>(a);
     case kClampedSwigluId: return forward_pairs<T>(a);
   }
@@ -193,6 +205,7 @@ void backward(const ActivationBackward& a) {
     case kGeluTanhId: return backward_kind<T, GeluTanh>(a);
     case kQuickGeluId: return backward_kind<T, QuickGelu>(a);
     case kReluId: return backward_kind<T, Relu>(a);
+    case kSquaredReluId: return backward_kind<T, SquaredRelu>(a);
     case kSigmoidId: return backward_kind<T, Sigmoid>(a);
     case kClampedSwigluId:
       return a.out.data != nullptr ? backward_pairs<T, true>(a) : backward_pairs<T, false>(a);

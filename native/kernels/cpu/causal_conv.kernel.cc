@@ -6,14 +6,15 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-static_assert(kConvWidth == 4, "the sums below have four terms");
+static_assert(kConvWidth == 4, "the sums below have four terms and a bias");
 
 template <typename T>
 TROUPE_INLINE float sum_at(const T* const* taps, const float* weight, int64_t cols, int64_t c) {
   float sum = weight[c] * load(taps[0] + c);
   sum += weight[cols + c] * load(taps[1] + c);
   sum += weight[2 * cols + c] * load(taps[2] + c);
-  return sum + weight[3 * cols + c] * load(taps[3] + c);
+  sum += weight[3 * cols + c] * load(taps[3] + c);
+  return sum + weight[4 * cols + c];
 }
 
 template <typename T>
@@ -51,6 +52,7 @@ void backward(const ConvBackward& a) {
       dweight[cols + c] += gradient * load(taps[1] + c);
       dweight[2 * cols + c] += gradient * load(taps[2] + c);
       dweight[3 * cols + c] += gradient * load(taps[3] + c);
+      dweight[4 * cols + c] += gradient;
     }
   }
 }

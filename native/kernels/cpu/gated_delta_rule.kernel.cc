@@ -1,4 +1,5 @@
-// The gated delta rule: the scan over the rows of a sequence, forward and backward.
+// The gated delta rule, and the same without erasure: the scan over the rows of a sequence, forward and
+// backward.
 #include "kernels/cpu/gated_delta_kernels.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vector_math.h"
@@ -148,25 +149,30 @@ TROUPE_INLINE Columns update_state(const float* state, float* to, int64_t dim, c
 struct Step {
   Columns memory, delta, out;
 };
+template <bool kErases>
 TROUPE_INLINE Step step(const DeltaScan& a, int64_t r, const float* state, float* to) {
   const float* k = a.k + r * a.stride;
   const float decay = a.decay[r * a.gate_stride], beta = a.beta[r * a.gate_stride];
   alignas(64) float v[kColumns];
   load_columns(a.v + r * a.stride, a.columns, v);
   const Columns value = columns_at(v);
-  Columns memory = read_state(state, a.key_dim, k);
-  memory.low *= decay;
-  memory.high *= decay;
+  Columns memory = {};
+  if constexpr (kErases) {
+    memory = read_state(state, a.key_dim, k);
+    memory.low *= decay;
+    memory.high *= decay;
+  }
   const Columns delta{(value.low - memory.low) * beta, (value.high - memory.high) * beta};
   return {memory, delta, update_state(state, to, a.key_dim, a.q + r * a.stride, k, decay, delta)};
 }
 
+template <bool kErases>
 void scan_columns(const DeltaScan& a) {
   alignas(64) float state[kMaxDeltaKeyDim * kColumns];
   alignas(64) float out[kColumns];
   load_state(a, state);
   for (int64_t r = 0; r < a.rows; ++r) {
-    const Step done = step(a, r, state, state);
+    const Step done = step<kErases>(a, r, state, state);
     if (a.out == nullptr) continue;
     write(out, done.out);
     for (int64_t j = 0; j < a.columns; ++j) a.out[r * a.out_stride + j] = out[j];
@@ -178,7 +184,10 @@ void scan_columns(const DeltaScan& a) {
 }
 
 void scan(const DeltaScan& a) {
-  for (int64_t first = 0; first < a.columns; first += kColumns) scan_columns(columns_of(a, first));
+  for (int64_t first = 0; first < a.columns; first += kColumns) {
+    const DeltaScan part = columns_of(a, first);
+    a.erases ? scan_columns<true>(part) : scan_columns<false>(part);
+  }
 }
 
 // What a row found and left.
@@ -189,6 +198,7 @@ struct RowStates {
 };
 
 // One row back. d_state: by the state that it left, then by the one that it found.
+template <bool kErases>
 TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const RowStates& states,
                                  float* d_state) {
   const DeltaScan& a = b.scan;
@@ -228,17 +238,22 @@ TROUPE_INLINE void step_backward(const DeltaScanBackward& b, int64_t r, const Ro
         const Columns found = columns_at(before + i * kColumns);
         const Columns decayed{found.low * decay, found.high * decay};
         const Columns d = columns_at(d_state + i * kColumns);
-        const Columns back{d.low - dv.low * k[i], d.high - dv.high * k[i]};
+        Columns back = d, by_key{d.low * delta.low, d.high * delta.high};
+        if constexpr (kErases) {
+          back = {d.low - dv.low * k[i], d.high - dv.high * k[i]};
+          by_key.low -= decayed.low * dv.low;
+          by_key.high -= decayed.high * dv.high;
+        }
         by_decay.low += back.low * decayed.low;
         by_decay.high += back.high * decayed.high;
         write(d_state + i * kColumns, {back.low * decay, back.high * decay});
-        return Columns{d.low * delta.low - decayed.low * dv.low,
-                       d.high * delta.high - decayed.high * dv.high};
+        return by_key;
       });
   b.dlog_decay[r * a.gate_stride] += total(by_decay);
 }
 
 // States between checkpoints are made again, those of the last rows first.
+template <bool kErases>
 void scan_backward_columns(const DeltaScanBackward& b) {
   const DeltaScan& a = b.scan;
   const int64_t size = a.key_dim * kColumns;
@@ -257,7 +272,7 @@ void scan_backward_columns(const DeltaScanBackward& b) {
   load_state(a, state);
   for (int64_t r = 0; r < (checkpoints - 1) * kDeltaCheckpoint; ++r) {
     if (r % kDeltaCheckpoint == 0) copy(kept + r / kDeltaCheckpoint * size, state);
-    step(a, r, state, state);
+    step<kErases>(a, r, state, state);
   }
   if (checkpoints > 0) copy(kept + (checkpoints - 1) * size, state);
   for (int64_t checkpoint = checkpoints; checkpoint-- > 0;) {
@@ -266,15 +281,15 @@ void scan_backward_columns(const DeltaScanBackward& b) {
     copy(found, kept + checkpoint * size);
     const auto left_by = [&](int64_t r) { return r + 1 < rows ? found + (r + 1) * size : state; };
     for (int64_t r = 0; r < rows; ++r) {
-      const Step done = step(a, first + r, found + r * size, left_by(r));
+      const Step done = step<kErases>(a, first + r, found + r * size, left_by(r));
       write(memories + r * kColumns, done.memory);
       write(deltas + r * kColumns, done.delta);
     }
     for (int64_t r = rows; r-- > 0;) {
-      step_backward(b, first + r,
-                    {found + r * size, left_by(r), columns_at(memories + r * kColumns),
-                     columns_at(deltas + r * kColumns)},
-                    d_state);
+      step_backward<kErases>(b, first + r,
+                             {found + r * size, left_by(r), columns_at(memories + r * kColumns),
+                              columns_at(deltas + r * kColumns)},
+                             d_state);
     }
   }
   for (int64_t i = 0; i < a.key_dim; ++i) {
@@ -289,7 +304,7 @@ void scan_backward(const DeltaScanBackward& all) {
     part.dout += first;
     part.dv += first;
     part.d_state += first;
-    scan_backward_columns(part);
+    part.scan.erases ? scan_backward_columns<true>(part) : scan_backward_columns<false>(part);
   }
 }
 

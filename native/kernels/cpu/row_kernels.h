@@ -116,7 +116,16 @@ struct RotaryKernels {
   void (*backward[kNumDtypes])(const RotaryBackward& args);
 };
 
-enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kQuickGeluId, kReluId, kSigmoidId, kClampedSwigluId };
+enum ActivationId {
+  kSiluId,
+  kGeluId,
+  kGeluTanhId,
+  kQuickGeluId,
+  kReluId,
+  kSquaredReluId,
+  kSigmoidId,
+  kClampedSwigluId
+};
 
 constexpr float kQuickGeluSlope = 1.702f;
 

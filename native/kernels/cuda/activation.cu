@@ -31,6 +31,9 @@ __device__ Slope act(float x) {
   } else if constexpr (kKind == kQuickGeluId) {
     const float s = 1.0f / (1.0f + expf(-kQuickGeluSlope * x));
     return {x * s, s * (1.0f + kQuickGeluSlope * x * (1.0f - s))};
+  } else if constexpr (kKind == kSquaredReluId) {
+    const float y = x < 0.0f ? 0.0f : x;
+    return {y * y, 2.0f * y};
   } else if constexpr (kKind == kSigmoidId) {
     const float s = 1.0f / (1.0f + expf(-x));
     return {s, s * (1.0f - s)};
@@ -144,6 +147,7 @@ void with_kind(ActivationId kind, const Body& body) {
     case kGeluTanhId: return body(std::integral_constant<ActivationId, kGeluTanhId>());
     case kQuickGeluId: return body(std::integral_constant<ActivationId, kQuickGeluId>());
     case kReluId: return body(std::integral_constant<ActivationId, kReluId>());
+    case kSquaredReluId: return body(std::integral_constant<ActivationId, kSquaredReluId>());
     case kSigmoidId: return body(std::integral_constant<ActivationId, kSigmoidId>());
     case kClampedSwigluId: return;  // has kernels of its own
   }

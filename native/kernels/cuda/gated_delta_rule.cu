@@ -43,16 +43,15 @@ struct Row {
 __device__ Row load_row(const ScanLaunch& a, const Place& place, int64_t row, float* q, float* k,
                         const Lanes& at) {
   const DeltaShape& s = a.shape;
-  const int64_t keys = s.key_heads * s.key_dim, width = 2 * keys + s.value_heads * s.value_dim;
-  const float* x = a.x + row * width;
+  const float* x = a.x + row * s.width();
   const int64_t key = place.head / (s.value_heads / s.key_heads) * s.key_dim;
   __syncthreads();  // someone may still read the row before
   for (int i = threadIdx.x; i < s.key_dim; i += kThreads) {
-    q[i] = x[key + i];
-    k[i] = x[keys + key + i];
+    q[i] = x[s.q() + key + i];
+    k[i] = x[s.k() + key + i];
   }
   __syncthreads();
-  const float v = place.has(at.lane) ? x[2 * keys + place.head * s.value_dim + place.column + at.lane] : 0.0f;
+  const float v = place.has(at.lane) ? x[s.v() + place.head * s.value_dim + place.column + at.lane] : 0.0f;
   const int64_t gate = row * s.value_heads + place.head;
   return {v, a.decay[gate], a.beta[gate]};
 }
@@ -79,15 +78,18 @@ struct Step {
 };
 // One row: the state goes on; what the rule gives for the lane's column is in `out`.
 template <int kRows>
-__device__ Step step(const Row& row, const float* q, const float* k, int64_t key_dim, float (*parts)[kWarp],
-                     const Lanes& at, float (&state)[kRows], float* out) {
+__device__ Step step(const Row& row, const float* q, const float* k, const DeltaShape& s,
+                     float (*parts)[kWarp], const Lanes& at, float (&state)[kRows], float* out) {
+  const int64_t key_dim = s.key_dim;
   float memory = 0;
+  if (s.erases) {
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int r = at.warp + i * kWarps;
-    if (r < key_dim) memory += state[i] * k[r];
+    for (int i = 0; i < kRows; ++i) {
+      const int r = at.warp + i * kWarps;
+      if (r < key_dim) memory += state[i] * k[r];
+    }
+    memory = over_warps(memory, parts, at) * row.decay;
   }
-  memory = over_warps(memory, parts, at) * row.decay;
   const float delta = (row.v - memory) * row.beta;
   float result = 0;
 #pragma unroll
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(ScanLaunch a) {
   for (int64_t r = 0; r < item.count; ++r) {
     const Row row = load_row(a, place, item.row + r, q, k, at);
     float out = 0;
-    step(row, q, k, s.key_dim, parts, at, state, a.out != nullptr ? &out : nullptr);
+    step(row, q, k, s, parts, at, state, a.out != nullptr ? &out : nullptr);
     if (a.out != nullptr && at.warp == 0 && place.has(at.lane))
       a.out[((item.row + r) * s.value_heads + place.head) * s.value_dim + column + at.lane] = out;
   }
@@ -152,16 +154,17 @@ __device__ void step_back(const ScanBackwardLaunch& b, const Place& place, int64
                           const float (&state)[kRows], float (&d_state)[kRows]) {
   const ScanLaunch& a = b.scan;
   const DeltaShape& s = a.shape;
-  const int64_t keys = s.key_heads * s.key_dim, width = 2 * keys + s.value_heads * s.value_dim;
   const Row row = load_row(a, place, at_row, q, k, at);
   const float memory = aux[at.lane], delta = aux[kWarp + at.lane];
   const float dout =
       place.has(at.lane)
           ? b.dout[(at_row * s.value_heads + place.head) * s.value_dim + place.column + at.lane]
           : 0.0f;
-  float* dq = b.dx + at_row * width + place.head / (s.value_heads / s.key_heads) * s.key_dim;
-  float* dk = dq + keys;
-  float* dv = b.dx + at_row * width + 2 * keys + place.head * s.value_dim + place.column;
+  float* dx = b.dx + at_row * s.width();
+  const int64_t key = place.head / (s.value_heads / s.key_heads) * s.key_dim;
+  float* dq = dx + s.q() + key;
+  float* dk = dx + s.k() + key;
+  float* dv = dx + s.v() + place.head * s.value_dim + place.column;
   const int64_t gate = at_row * s.value_heads + place.head;
 
   float d_delta = 0, by_key[kRows];
@@ -183,8 +186,9 @@ __device__ void step_back(const ScanBackwardLaunch& b, const Place& place, int64
   for (int i = 0; i < kRows; ++i) {
     const int r = at.warp + i * kWarps;
     if (r >= s.key_dim) continue;
-    const float decayed = state[i] * row.decay, d = d_state[i] - d_value * k[r];
-    const float by_row = warp_sum(by_key[i] - decayed * d_value);
+    const float erased = s.erases ? d_value : 0.0f;
+    const float decayed = state[i] * row.decay, d = d_state[i] - erased * k[r];
+    const float by_row = warp_sum(by_key[i] - decayed * erased);
     if (at.lane == 0) dk[r] += by_row;
     by_decay += d * decayed;
     d_state[i] = d * row.decay;
@@ -224,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) scan_backward_kernel(ScanBackwardLau
           keep(at_checkpoint + r / kDeltaCheckpoint * size, s.key_dim, at, state);
         if (r >= (checkpoints - 1) * kDeltaCheckpoint) break;
         const Row row = load_row(a, place, item.row + r, q, k, at);
-        step(row, q, k, s.key_dim, parts, at, state, nullptr);
+        step(row, q, k, s, parts, at, state, nullptr);
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -241,7 +245,7 @@ __global__ void __launch_bounds__(kThreads) scan_backward_kernel(ScanBackwardLau
         for (int64_t r = 0; r < rows; ++r) {
           keep(found + r * size, s.key_dim, at, state);
           const Row row = load_row(a, place, item.row + first + r, q, k, at);
-          const Step done = step(row, q, k, s.key_dim, parts, at, state, nullptr);
+          const Step done = step(row, q, k, s, parts, at, state, nullptr);
           if (at.warp != 0) continue;
           aux[2 * r * kWarp + at.lane] = done.memory;
           aux[(2 * r + 1) * kWarp + at.lane] = done.delta;

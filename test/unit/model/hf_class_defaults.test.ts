@@ -180,6 +180,7 @@ test.each<[string, object, number]>([
   ['olmoe', {}, 16],
   ['minimax_m2', {}, 62],
   ['hy_v3', {}, 80],
+  ['nemotron_h', {}, 2],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['seed_oss', {}, 64],

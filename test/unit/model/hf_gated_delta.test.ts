@@ -20,16 +20,19 @@ test.each([
   ['qwen3_next', 'Qwen3NextForCausalLM', [true, false, true], [true, false, true]],
   ['qwen3_5', 'Qwen3_5ForCausalLM', [true, false, true], []],
   ['qwen3_5_moe', 'Qwen3_5MoeForCausalLM', [false, true, true], [true, true, true]],
-] as const)('the conformance model %s', (name, architecture, deltaLayers, moeLayers) => {
+] as const)('the conformance model %s', (name, architecture, linearLayers, moeLayers) => {
   const c = resolve(recorded(name));
   expect(c).toMatchObject({
     attentionGate: true,
     qkNorm: true,
     normUnitOffset: true,
-    deltaLayers,
+    linearLayers,
     moeLayers,
   });
-  expect(c.delta).toEqual({
+  expect(c.linear).toEqual({
+    rule: 'gated_delta',
+    convBias: false,
+    leastStep: 0,
     keyHeads: 2,
     valueHeads: 4,
     keyDim: 6,
@@ -49,10 +52,10 @@ test('defaults of the Hugging Face classes', () => {
     sharedIntermediateSize: 512,
     normalizeTopK: true,
   });
-  expect(next.delta).toMatchObject({ keyHeads: 16, valueHeads: 32, keyDim: 128, valueDim: 128 });
-  expect(next.deltaLayers.slice(0, 5)).toEqual([true, true, true, false, true]);
+  expect(next.linear).toMatchObject({ keyHeads: 16, valueHeads: 32, keyDim: 128, valueDim: 128 });
+  expect(next.linearLayers.slice(0, 5)).toEqual([true, true, true, false, true]);
   expect(next.ropeInvFreq).toHaveLength(32); // a quarter of 256 turns
-  expect(resolve({ model_type: 'qwen3_next', full_attention_interval: 2 }).deltaLayers[1]).toBe(false);
+  expect(resolve({ model_type: 'qwen3_next', full_attention_interval: 2 }).linearLayers[1]).toBe(false);
   expect(resolve({ model_type: 'qwen3_5', text_config: {} })).toMatchObject({
     family: 'qwen3_5_text',
     vocabSize: 248320,

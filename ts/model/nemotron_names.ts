@@ -1,0 +1,65 @@
+import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
+import { CONV_WIDTH } from './conv_width';
+import { moeMapping } from './expert_names';
+import type { MappingBuilder } from './tensor_mapping';
+
+// Names of Nemotron-H's tensors: a block of the files is what looks across rows, an MLP, or experts; a layer of ours is one of the
+// first kind with what comes behind it.
+
+export function nemotronMapping(c: NativeModelConfig, map: MappingBuilder): void {
+  map.tensor('backbone.embeddings.weight', 'embed.weight', c.vocabSize, c.hiddenSize);
+  let block = 0;
+  for (let i = 0; i < c.numLayers; i++) {
+    const own = `layers.${i}`;
+    const next = (norm: string): string => {
+      const hf = `backbone.layers.${block++}`;
+      map.tensor(`${hf}.norm.weight`, `${own}.${norm}.weight`, c.hiddenSize);
+      return hf;
+    };
+    const mixer = `${next('attn_norm')}.mixer`;
+    if (c.linear !== null && c.linearLayers[i]) mambaMapping(c, c.linear, map, mixer, `${own}.mamba`);
+    else attentionMapping(c, map, mixer, `${own}.attn`);
+    if (c.bareLayers[i]) continue;
+    const hf = next('mlp_norm');
+    if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, 'apart');
+    else mlpMapping(c, map, `${hf}.mixer`, `${own}.mlp`);
+  }
+  map.tensor('backbone.norm_f.weight', 'norm.weight', c.hiddenSize);
+}
+
+function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const q = c.numHeads * c.headDim;
+  const kv = c.numKvHeads * c.headDim;
+  const slices = [
+    { hf: `${hf}.q_proj.weight`, rows: q },
+    { hf: `${hf}.k_proj.weight`, rows: kv },
+    { hf: `${hf}.v_proj.weight`, rows: kv },
+  ];
+  map.fused(`${own}.qkv.weight`, slices, c.hiddenSize);
+  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, q);
+}
+
+function mambaMapping(
+  c: NativeModelConfig,
+  mamba: NativeLinearConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { keyHeads, valueHeads, keyDim, valueDim, convBias } = mamba;
+  const values = valueHeads * valueDim;
+  const channels = values + 2 * keyHeads * keyDim;
+  map.tensor(`${hf}.in_proj.weight`, `${own}.in.weight`, values + channels + valueHeads, c.hiddenSize);
+  map.convolution(`${hf}.conv1d.weight`, `${own}.conv.weight`, channels, CONV_WIDTH);
+  if (convBias) map.tensor(`${hf}.conv1d.bias`, `${own}.conv.bias`, channels);
+  map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
+  map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
+  map.tensor(`${hf}.D`, `${own}.skip`, valueHeads);
+  map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, values);
+  map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
+}
+
+function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  map.tensor(`${hf}.up_proj.weight`, `${own}.in.weight`, c.intermediateSize, c.hiddenSize);
+  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
+}
