@@ -32,6 +32,20 @@ function layerMultiplications(c, kind) {
   return { token: mlp + attention, pair: heads };
 }
 
+/** The same of a block of Nemotron-H. */
+function blockMultiplications(c, block) {
+  if (block === '-') return { token: 2 * c.hidden_size * c.intermediate_size, pair: 0 };
+  if (block === '*') {
+    const heads = c.num_attention_heads * c.head_dim;
+    return { token: 2 * c.hidden_size * (heads + c.num_key_value_heads * c.head_dim), pair: heads };
+  }
+  const keys = c.n_groups * c.ssm_state_size;
+  const values = c.mamba_num_heads * c.mamba_head_dim;
+  const projections = c.hidden_size * (2 * keys + 3 * values + c.mamba_num_heads);
+  // Mamba 2: what a row adds to the state, and S^T C.
+  return { token: projections + 4 * (2 * keys + values) + 2 * values * c.ssm_state_size, pair: 0 };
+}
+
 const product = (shape) => shape.reduce((all, size) => all * size, 1);
 
 /** What a case directory of the peers holds: the model configuration, the batch in verl's layout, and its geometry. */
@@ -128,9 +142,11 @@ export class Case {
     const c = this.config;
     const squares = this.lengths.reduce((sum, length) => sum + length * length, 0);
     const kinds = c.layer_types ?? Array(c.num_hidden_layers).fill('full_attention');
-    const trunk = kinds
-      .map((kind) => layerMultiplications(c, kind))
-      .reduce((sum, { token, pair }) => sum + token * this.validTokens + pair * squares, 0);
+    const blocks = c.hybrid_override_pattern;
+    const parts = blocks
+      ? Array.from(blocks, (block) => blockMultiplications(c, block))
+      : kinds.map((kind) => layerMultiplications(c, kind));
+    const trunk = parts.reduce((sum, { token, pair }) => sum + token * this.validTokens + pair * squares, 0);
     const outputs = operation === 'compute_values' || operation === 'update_critic' ? 1 : c.vocab_size;
     const forward = 2 * trunk + 2 * c.hidden_size * outputs * this.responseTokens;
     return operation.startsWith('update') ? 3 * forward : forward;

@@ -5,7 +5,7 @@ const require = createRequire(import.meta.url);
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
  * theirs, so that the head outweighs the decoder; cpu-linear has the layers of
- * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
+ * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-mamba has as many of Nemotron-H (three of four Mamba 2); cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -50,6 +50,19 @@ const SHAPES = {
     valueHeads: 8,
     vocab: 32000,
     theta: 1e4,
+  },
+  'cpu-mamba': {
+    family: 'nemotron_h',
+    hidden: 512,
+    layers: 16,
+    blocks: 'M-M-M-*-M-M-M-*-',
+    heads: 4,
+    kvHeads: 2,
+    ffn: 2304,
+    groups: 4,
+    mambaHeads: 16,
+    vocab: 32000,
+    tied: false,
   },
   'qwen2.5-0.5b': {
     family: 'qwen2',
@@ -101,6 +114,7 @@ const ARCHITECTURES = {
   qwen3: 'Qwen3ForCausalLM',
   qwen3_moe: 'Qwen3MoeForCausalLM',
   qwen3_5_text: 'Qwen3_5ForCausalLM',
+  nemotron_h: 'NemotronHForCausalLM',
 };
 
 const experts = ({ experts, chosen, ffn }) => ({
@@ -122,6 +136,15 @@ const linearAttention = ({ layers, keyHeads, valueHeads }) => ({
   linear_conv_kernel_dim: 4,
 });
 
+/** The sizes of heads and states are those of Nemotron 3 Nano. */
+const mamba2 = ({ blocks, groups, mambaHeads }) => ({
+  hybrid_override_pattern: blocks,
+  n_groups: groups,
+  mamba_num_heads: mambaHeads,
+  mamba_head_dim: 64,
+  ssm_state_size: 128,
+});
+
 /** config.json of a preset. */
 export function modelConfig(name) {
   const shape = SHAPES[name];
@@ -138,6 +161,7 @@ export function modelConfig(name) {
     intermediate_size: shape.ffn,
     ...(shape.experts ? experts(shape) : {}),
     ...(shape.keyHeads ? linearAttention(shape) : {}),
+    ...(shape.mambaHeads ? mamba2(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,

@@ -44,7 +44,8 @@ const EXAMPLES = {
   minimax_m2: 'MiniMax-M2 ([FP8](#fp8))',
   hy_v3: 'Hy3',
   exaone_moe: 'K-EXAONE',
-  nemotron_h: 'Nemotron 3 Nano 30B-A3B, Nemotron Nano 9B v2, Nemotron-H ([blocks](#nemotron-h))',
+  nemotron_h:
+    'Nemotron 3 Nano 30B-A3B, Super 120B-A12B; Nemotron Nano 9B v2, Nemotron-H ([blocks](#nemotron-h))',
   deepseek_v2: 'DeepSeek-V2, V2-Lite, V2.5; DeepSeek-Coder-V2',
   deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
   kimi_k2: 'Kimi K2',

@@ -29,10 +29,11 @@ class BenchCase:
         """The model in `dtype`, dropout off; the rotary tables stay float32."""
         config = AutoConfig.from_pretrained(os.path.join(self.directory, "model"))
         options = {"attn_implementation": attention, "dtype": torch.float32}
-        if hasattr(config, "num_experts"):
-            # transformers keeps the experts of a layer in one tensor, and puts the files' tensors together itself.
+        if hasattr(config, "num_experts") or config.model_type == "nemotron_h":
+            # transformers keeps the experts of a layer in one tensor, and puts the files' tensors together itself; of
+            # Nemotron-H it calls them otherwise.
             if critic:
-                raise ValueError("mixtures of experts are timed as policies only: --ops compute_log_prob,update_policy")
+                raise ValueError("this model is timed as a policy only: --ops compute_log_prob,update_policy")
             model = AutoModelForCausalLM.from_pretrained(os.path.join(self.directory, "model"), **options)
         else:
             model = self.from_weights(config, critic, options)

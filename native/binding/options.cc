@@ -116,7 +116,8 @@ ModelConfig read_model(const Field& dto) {
         moe["routedScale"].number(),
         moe["biases"].boolean(),
         moe["groupBest"].integer(),
-        moe["wideLogits"].boolean()};
+        moe["wideLogits"].boolean(),
+        moe["latentSize"].integer()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field linear = dto["linear"]; !linear.is_null()) {

@@ -284,6 +284,11 @@ class DecoderLayout {
                    mlp_matrices(shared));
         add_weight(prefix + "moe.shared.out", c_.hidden_size, shared, columns({even(shared)}));
       }
+      const int64_t latent = c_.moe->latent_size, rows_of_experts = latent > 0 ? latent : c_.hidden_size;
+      if (latent > 0) {  // on all ranks: each sees the sum of its own experts, or of its part of them
+        add_weight(prefix + "moe.latent.in", latent, c_.hidden_size, everywhere(true));
+        add_weight(prefix + "moe.latent.out", c_.hidden_size, latent, everywhere(true));
+      }
       const int64_t size = c_.moe->intermediate_size;
       const size_t own = target_;
       for (int64_t expert = 0; expert < c_.moe->num_experts; ++expert) {
@@ -291,12 +296,12 @@ class DecoderLayout {
           add_experts_group(layer, expert / part_.experts(c_));
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
         const bool biases = c_.moe->biases;
-        add_linear(experts + ".in", in_factor * size, c_.hidden_size, biases, rows(mlp_rows(size)),
+        add_linear(experts + ".in", in_factor * size, rows_of_experts, biases, rows(mlp_rows(size)),
                    mlp_matrices(size));
-        add_weight(experts + ".out", c_.hidden_size, size, columns({even(size)}));
+        add_weight(experts + ".out", rows_of_experts, size, columns({even(size)}));
         // One rank of those that share the matrix adds it to its part of the sum (model/moe.cc), and finds
         // all of its gradient.
-        if (biases) add(experts + ".out.bias", {c_.hidden_size}, InitialValue::kZero, everywhere(true));
+        if (biases) add(experts + ".out.bias", {rows_of_experts}, InitialValue::kZero, everywhere(true));
       }
       target_ = own;
     } else {

@@ -39,6 +39,7 @@
 //   layers.{i}.moe.router.{weight [E, H], bias [E]}  (biases of experts and router: moe.biases)
 //   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}
 //   (shared_intermediate_size S)
+//   layers.{i}.moe.latent.{in.weight [L, H], out.weight [H, L]}   (latent_size L, in the place of H below)
 //   layers.{i}.moe.experts.{e}.in.{weight [2F, H], bias}   layers.{i}.moe.experts.{e}.out.{weight [H, F],
 //   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
 //   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]

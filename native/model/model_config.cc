@@ -226,6 +226,8 @@ void validate(const ModelConfig& c) {
     positive("moe.intermediate_size", c.moe->intermediate_size);
     require(c.moe->shared_intermediate_size >= 0, ErrorCode::kInvalidModel,
             "[model] expected moe.shared_intermediate_size >= 0, got ", c.moe->shared_intermediate_size);
+    require(c.moe->latent_size >= 0, ErrorCode::kInvalidModel, "[model] expected moe.latent_size >= 0, got ",
+            c.moe->latent_size);
     require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
             "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
     const int64_t groups = c.moe->groups, top = c.moe->top_groups, best = c.moe->group_best;

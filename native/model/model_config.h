@@ -31,6 +31,8 @@ struct MoeConfig {
   bool biases = false;       // of the router and of both matrices of every expert
   int64_t group_best = 2;    // a group ranks by the sum of its so many best scores
   bool wide_logits = false;  // the router's product is in float32 whatever the compute dtype
+  int64_t latent_size =
+      0;  // of what experts see in place of a row (model/expert_latent.h); 0: the row itself
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.

@@ -59,16 +59,6 @@ at::Tensor stack(const std::vector<Linear>& experts, at::Tensor Linear::*of) {
   return ops::stacked(matrices);
 }
 
-// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order.
-// places [T, k]: of the slots in `rows`.
-void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
-               const at::Tensor& target) {
-  for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
-    ops::sum_rows(rows, rows_of(places, begin, end),
-                  weights.defined() ? rows_of(weights, begin, end) : weights, rows_of(target, begin, end));
-  });
-}
-
 }  // namespace
 
 MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer, const DecoderPart& part)
@@ -91,37 +81,16 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
              stack(in_, &Linear::weight_grad), stack(out_, &Linear::weight_grad),
              stack(in_, &Linear::bias),        stack(out_, &Linear::bias),
              stack(in_, &Linear::bias_grad),   stack(out_, &Linear::bias_grad)};
+  if (config.moe->latent_size > 0) latent_.emplace(store, prefix + "latent");
   if (config.moe->shared_intermediate_size > 0) shared_.emplace(store, config, prefix + "shared");
 }
 
-// [Note: own slots on a GPU] Where ranks share experts the host must know how many slots are of experts that
-// are here: it is the size of all that follows. Buffers for as many as there could be (all slots of all
-// ranks) would take ep times the memory, and the first product's result is kept for the backward pass;
-// buffers for a share and a margin would drop what does not fit, or wait all the same. So the host reads the
-// places where its experts begin, once in each forward pass of the layer; the backward pass asks nothing.
-void MoeMlp::keep_own(ExpertRouting& routing) const {
-  const auto experts = static_cast<int64_t>(in_.size()), all = routing.starts.size(0) - 1;
-  const at::Tensor bounds = routing.starts.narrow(0, first_, experts + 1);
-  OwnSlots own{0, 0};
-  if (simulated(bounds)) {
-    own.count = (routing.slots() * experts + all - 1) / all;
-  } else {
-    const at::Tensor here = bounds.cpu();
-    own.first = here.const_data_ptr<int32_t>()[0];
-    own.count = here.const_data_ptr<int32_t>()[experts] - own.first;
-  }
-  const at::Tensor other = at::zeros({1}, routing.token_of.options());
-  const auto with_one_behind = [&](const at::Tensor& slots) {
-    return at::cat({slots.narrow(0, own.first, own.count), other});
-  };
-  routing.token_of = with_one_behind(routing.token_of);
-  routing.choice_of = with_one_behind(routing.choice_of);
-  routing.starts = bounds - own.first;
-  routing.slot_of = places_of(routing.slot_of, own);
-}
-
-void MoeMlp::clear_other(const at::Tensor& slots) const {
-  if (!all_) slots.narrow(0, slots.size(0) - 1, 1).zero_();
+void MoeMlp::sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
+                       const at::Tensor& target) {
+  for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
+    ops::sum_rows(rows, rows_of(places, begin, end),
+                  weights.defined() ? rows_of(weights, begin, end) : weights, rows_of(target, begin, end));
+  });
 }
 
 at::Tensor MoeMlp::places_of(const at::Tensor& slot_of, const OwnSlots& own) {
@@ -187,7 +156,11 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
 }
 
 MoeMlp::Packed MoeMlp::pack() const {
-  Packed packed{router_.pack(), {}, {}, shared_ ? shared_->pack() : SharedExpert::Packed()};
+  Packed packed{router_.pack(),
+                {},
+                {},
+                latent_ ? latent_->pack() : ExpertLatent::Packed(),
+                shared_ ? shared_->pack() : SharedExpert::Packed()};
   for (size_t expert = 0; expert < in_.size(); ++expert) {
     packed.in.push_back(PackedMatrix::of(in_[expert].weight, true));
     packed.out.push_back(PackedMatrix::of(out_[expert].weight, true));
@@ -219,10 +192,20 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
   const bool here = packed.router.defined();
   state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given, grouped(x));
   router_.count(state.routing, pass.router, pass.rows.first());
+  if (!latent_) return forward_experts(x, out, row_tile, state, packed);
+  state.latent.inputs = latent_->inputs(x, row_tile, packed.latent);
+  state.latent.sum = at::empty_like(state.latent.inputs);
+  forward_experts(state.latent.inputs, state.latent.sum, row_tile, state, packed);
+  latent_->outputs(state.latent.sum, out, row_tile, packed.latent);
+}
+
+void MoeMlp::forward_experts(const at::Tensor& x, const at::Tensor& sum, int64_t row_tile, MoeSaved& state,
+                             const Packed& packed) const {
   if (grouped(x)) {
     if (!all_) keep_own(state.routing);
-    return forward_grouped(x, out, state);
+    return forward_grouped(x, sum, state);
   }
+  const bool here = packed.router.defined();
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
   const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
@@ -233,78 +216,7 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
     expert_forward(expert, x, state, outputs, operand(in_[expert].weight, true, pack),
                    operand(out_[expert].weight, true, pack));
   });
-  sum_slots(outputs, own_places(state.routing), state.routing.weights, out);
-}
-
-bool MoeMlp::grouped(const at::Tensor& x) const {
-  const bool gradients = stacks_.in_grad.defined() == in_[0].weight_grad.defined() &&
-                         stacks_.out_grad.defined() == out_[0].weight_grad.defined();
-  const auto whole = [](const at::Tensor& stack, const at::Tensor& of_one) {
-    return stack.defined() == of_one.defined();
-  };
-  const bool biases = whole(stacks_.in_bias, in_[0].bias) && whole(stacks_.out_bias, out_[0].bias) &&
-                      whole(stacks_.in_bias_grad, in_[0].bias_grad) &&
-                      whole(stacks_.out_bias_grad, out_[0].bias_grad);
-  return stacks_.in.defined() && stacks_.out.defined() && gradients && biases && !on_cpu_threads(x.device());
-}
-
-at::Tensor MoeMlp::experts_of(const ExpertRouting& routing) const {
-  const at::Tensor experts = routing.experts.flatten().index_select(0, routing.choice_of);
-  return (experts - first_).clamp(0, static_cast<int64_t>(in_.size()) - 1);
-}
-
-void MoeMlp::forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const {
-  const ExpertRouting& routing = state.routing;
-  const at::Tensor gathered = x.index_select(0, routing.token_of);
-  state.inner = ops::grouped_gemm(gathered, stacks_.in.transpose(1, 2), routing.starts);
-  const at::Tensor experts = stacks_.in_bias.defined() ? experts_of(routing) : at::Tensor();
-  if (stacks_.in_bias.defined()) state.inner.add_(stacks_.in_bias.index_select(0, experts));
-  const at::Tensor activated = at::empty({routing.slots(), intermediate_size_}, x.options());
-  ops::activation_forward(activation_, gated_, state.inner, activated);
-  at::Tensor outputs = ops::grouped_gemm(activated, stacks_.out.transpose(1, 2), routing.starts);
-  if (stacks_.out_bias.defined()) outputs.add_(stacks_.out_bias.index_select(0, experts));
-  clear_other(outputs);
-  sum_slots(outputs, routing.slot_of, routing.weights, out);
-}
-
-// As expert_backward, for the slots of all experts at once.
-void MoeMlp::backward_grouped(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
-                              const at::Tensor& dx, const Pass& pass) const {
-  const ExpertRouting& routing = saved.routing;
-  const at::Tensor weights = routing.weights.flatten().index_select(0, routing.choice_of).unsqueeze(1);
-  at::Tensor d_output = dout.index_select(0, routing.token_of);
-  const at::Tensor unweighted = ops::grouped_gemm(d_output, stacks_.out, routing.starts);
-  const at::Tensor d_activated = (unweighted.to(at::kFloat) * weights).to(unweighted.scalar_type());
-  const at::Tensor d_inner = at::empty_like(saved.inner);
-  const at::Tensor activated = at::empty_like(d_activated);
-  ops::activation_backward(activation_, gated_, d_activated, saved.inner, d_inner, activated);
-  at::Tensor d_slots = (unweighted.to(at::kFloat) * activated).sum(1);
-  const at::Tensor experts = stacks_.in_bias.defined() ? experts_of(routing) : at::Tensor();
-  if (stacks_.out_bias.defined())
-    d_slots.add_((stacks_.out_bias.index_select(0, experts).to(at::kFloat) * d_output).sum(1));
-  clear_other(d_slots);
-  // Without the place behind them, in the order of the slots.
-  const auto add_to = [&](const at::Tensor& gradient, const at::Tensor& rows) {
-    if (!gradient.defined()) return;
-    const int64_t own = rows.size(0) - (all_ ? 0 : 1);
-    ops::add_rows(gradient, experts.narrow(0, 0, own), rows.narrow(0, 0, own).to(at::kFloat));
-  };
-  if (stacks_.out_grad.defined()) {
-    d_output.mul_(weights);  // in float32, rounded once
-    ops::grouped_gemm_transposed(d_output, activated, routing.starts, stacks_.out_grad);
-    add_to(stacks_.out_bias_grad, d_output);
-  }
-  d_output.reset();
-  add_to(stacks_.in_bias_grad, d_inner);
-  if (stacks_.in_grad.defined()) {
-    const at::Tensor gathered = x.index_select(0, routing.token_of);
-    ops::grouped_gemm_transposed(d_inner, gathered, routing.starts, stacks_.in_grad);
-  }
-  const at::Tensor d_gathered = ops::grouped_gemm(d_inner, stacks_.in, routing.starts);
-  clear_other(d_gathered);
-  sum_slots(d_gathered, routing.slot_of, {}, dx);
-  const at::Tensor d_weights = d_slots.index_select(0, routing.slot_of.flatten()).view_as(routing.weights);
-  router_.backward(d_weights, x, routing, pass.router, pass.rows.first(), dx);
+  sum_slots(outputs, own_places(state.routing), state.routing.weights, sum);
 }
 
 at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
@@ -371,7 +283,21 @@ void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const 
 
 void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                            const at::Tensor& dx, const Pass& pass) const {
-  if (grouped(x)) return backward_grouped(dout, x, saved, dx, pass);
+  at::Tensor d_weights;
+  if (latent_) {
+    const at::Tensor d_sum = latent_->outputs_backward(dout, saved.latent.sum);
+    const at::Tensor d_inputs = at::empty_like(d_sum);
+    d_weights = backward_experts(d_sum, saved.latent.inputs, saved, d_inputs);
+    latent_->inputs_backward(d_inputs, x, dx);
+  } else {
+    d_weights = backward_experts(dout, x, saved, dx);
+  }
+  router_.backward(d_weights, x, saved.routing, pass.router, pass.rows.first(), dx);
+}
+
+at::Tensor MoeMlp::backward_experts(const at::Tensor& d_sum, const at::Tensor& x, const MoeSaved& saved,
+                                    const at::Tensor& dx) const {
+  if (grouped(x)) return backward_grouped(d_sum, x, saved, dx);
   const ExpertRouting& routing = saved.routing;
   const OwnSlots own = own_slots(routing);
   const int64_t behind = all_ ? 0 : 1;  // the place of other ranks' slots
@@ -382,12 +308,11 @@ void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const Mo
   for_each_expert(routing, x.device(), [&](size_t expert) {
     const size_t of_all = expert + static_cast<size_t>(first_);
     const int64_t first = routing.offsets[of_all] - own.first, last = routing.offsets[of_all + 1] - own.first;
-    rows_of(d_slots, first, last).copy_(expert_backward(expert, dout, x, saved, d_gathered));
+    rows_of(d_slots, first, last).copy_(expert_backward(expert, d_sum, x, saved, d_gathered));
   });
   const at::Tensor places = own_places(routing);
   sum_slots(d_gathered, places, {}, dx);
-  const at::Tensor d_weights = d_slots.index_select(0, places.flatten()).view_as(routing.weights);
-  router_.backward(d_weights, x, routing, pass.router, pass.rows.first(), dx);
+  return d_slots.index_select(0, places.flatten()).view_as(routing.weights);
 }
 
 }  // namespace troupe

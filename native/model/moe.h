@@ -8,6 +8,7 @@
 
 #include "megatron/expert_rows.h"
 #include "model/decoder_layout.h"
+#include "model/expert_latent.h"
 #include "model/expert_routing.h"
 #include "model/layers.h"
 #include "model/shared_expert.h"
@@ -19,6 +20,7 @@ namespace troupe {
 struct MoeSaved {
   ExpertRouting routing;
   at::Tensor inner;          // [S', 2F] (without a gate [S', F]): what the experts' activation gets
+  ExpertLatentSaved latent;  // of all rows
   SharedExpertSaved shared;  // of this rank's rows
 };
 
@@ -28,9 +30,11 @@ struct MoeSaved {
 // expert. A token's result depends neither on its neighbours nor on how many of them chose the same expert:
 // where a BLAS multiplies, whose rounding depends on the shape, every product has the same one.
 //
+// Where the family has one, experts see a latent of a token, and their sum is one (expert_latent.h).
+//
 // On a GPU they are grouped products (kernels/grouped_gemm.h), and with all experts the host never waits for
 // the choices of a router. Where ranks share experts it does, once per forward pass: how many rows are a
-// rank's own is a shape ([Note: own slots on a GPU] in moe.cc).
+// rank's own is a shape ([Note: own slots on a GPU] in moe_grouped.cc).
 class MoeMlp {
  public:
   MoeMlp() = default;
@@ -48,6 +52,7 @@ class MoeMlp {
   struct Packed {
     Linear::Packed router;
     std::vector<ops::PackedMatrix> in, out;
+    ExpertLatent::Packed latent;
     SharedExpert::Packed shared;
   };
   Packed pack() const;
@@ -59,6 +64,7 @@ class MoeMlp {
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                 const Pass& pass = {}) const;
   void enable_adapters(bool enabled) {
+    if (latent_) latent_->enable_adapters(enabled);
     if (shared_) shared_->enable_adapters(enabled);
   }
 
@@ -73,17 +79,27 @@ class MoeMlp {
                     const Pass& pass, const Packed& packed, const at::Tensor& given) const;
   void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                      const Pass& pass) const;
+  // Of rows that the experts see (x itself, or its latents), their weighted sum, and back: the second returns
+  // the gradient by the routing weights [T, k], and overwrites dx.
+  void forward_experts(const at::Tensor& x, const at::Tensor& sum, int64_t row_tile, MoeSaved& state,
+                       const Packed& packed) const;
+  at::Tensor backward_experts(const at::Tensor& d_sum, const at::Tensor& x, const MoeSaved& saved,
+                              const at::Tensor& dx) const;
   // The same on a GPU, in one product for each of the two matrices, over the slots of experts that are here
   // and, where others are elsewhere, one place behind them that stands for theirs.
   bool grouped(const at::Tensor& x) const;
-  void forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const;
-  void backward_grouped(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
-                        const at::Tensor& dx, const Pass& pass) const;
+  void forward_grouped(const at::Tensor& x, const at::Tensor& sum, MoeSaved& state) const;
+  at::Tensor backward_grouped(const at::Tensor& d_sum, const at::Tensor& x, const MoeSaved& saved,
+                              const at::Tensor& dx) const;
   // Slots [first, first + count) are those of experts of this rank.
   struct OwnSlots {
     int64_t first, count;
   };
   OwnSlots own_slots(const ExpertRouting& routing) const;
+  // target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in
+  // order. places [T, k]: of the slots in `rows`.
+  static void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
+                        const at::Tensor& target);
   static at::Tensor places_of(const at::Tensor& slot_of, const OwnSlots& own);
   // Leaves in the routing of a GPU the slots of experts that are here.
   void keep_own(ExpertRouting& routing) const;
@@ -116,6 +132,7 @@ class MoeMlp {
     at::Tensor in, out, in_grad, out_grad;
     at::Tensor in_bias, out_bias, in_bias_grad, out_bias_grad;  // [E, out]
   } stacks_;
+  std::optional<ExpertLatent> latent_;
   std::optional<SharedExpert> shared_;
 };
 

@@ -53,6 +53,10 @@ LoraOptions all_linear(const ModelConfig& c) {
       add("attn.qkv.v", "attn.qkv", queries + c.kv_size(), c.kv_size());
     }
     if (!c.is_linear_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
+    if (c.is_moe_layer(layer) && c.moe->latent_size > 0) {
+      add("moe.latent.in.fc1_latent_proj", "moe.latent.in", 0, c.moe->latent_size);
+      add("moe.latent.out.fc2_latent_proj", "moe.latent.out", 0, c.hidden_size);
+    }
     if (c.is_moe_layer(layer) || !c.has_mlp(layer)) continue;
     add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);
     if (c.gated_mlp) add("mlp.in.up", "mlp.in", c.intermediate_size, c.intermediate_size);

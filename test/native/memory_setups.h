@@ -141,6 +141,16 @@ inline EngineOptions options_of(const Setup& c) {
     m.moe->top_k = 2;
     m.moe->intermediate_size = 384;
     m.moe_layers.assign(4, true);
+    if (m.moe->latent_size > 0) m.moe->latent_size = 96;
+  }
+  if (m.linear) {
+    LinearAttentionConfig& linear = *m.linear;
+    linear.key_heads = 2;
+    linear.value_heads = 4;
+    linear.key_dim = linear.value_dim = 64;
+    m.linear_layers = {true, true, false, true};
+    if (!m.bare_layers.empty()) m.bare_layers = {false, true, false, false};
+    if (m.moe && !m.bare_layers.empty()) m.moe_layers = {true, false, true, true};
   }
   if (c.tower != Setup::Tower::kNone) give_tower(m, c.tower, c.tower_trained);
   if (c.predictions > 0)

@@ -80,10 +80,10 @@ inline void give_softmax_groups(ModelConfig& c) {
 // with biases and the clamped SwiGLU), qwen3_5 (a layer of the gated delta rule, one of attention with
 // gates), qwen3_next (the other way round, the second with experts, its matrix by key heads), mamba2 (a layer
 // of it, and one of attention without an MLP), nemotron_h (one of Mamba 2 without an MLP, one of attention
-// with glm4_moe's experts, without gates), olmo3 (norms over all heads of q and of k, norms behind attention
-// and MLP alone, a window as in gemma3), granite (what a layer adds to a row is scaled, and so are
-// embeddings; logits are divided), granitemoe (the same with experts), glm4 (heads of which a half turns in
-// pairs side by side, biases, norms before and behind attention and MLP).
+// with glm4_moe's experts, without gates and behind a latent), olmo3 (norms over all heads of q and of k,
+// norms behind attention and MLP alone, a window as in gemma3), granite (what a layer adds to a row is
+// scaled, and so are embeddings; logits are divided), granitemoe (the same with experts), glm4 (heads of
+// which a half turns in pairs side by side, biases, norms before and behind attention and MLP).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -134,6 +134,7 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     give_mamba2(c, {true, false}, {false, true});
   } else if (variant == "nemotron_h") {
     give_sigmoid_experts(c);
+    c.moe->latent_size = 10;
     give_mamba2(c, {true, false}, {true, false});
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;

@@ -60,7 +60,8 @@ function linearSize(c: NativeModelConfig, linear: NativeLinearConfig): number {
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);
 
 const moeSize = (c: NativeModelConfig, moe: NonNullable<NativeModelConfig['moe']>): number =>
-  moe.topK * mlpSize(c, moe.intermediateSize) +
+  moe.topK * mlpSize({ ...c, hiddenSize: moe.latentSize || c.hiddenSize }, moe.intermediateSize) +
+  2 * moe.latentSize * c.hiddenSize +
   c.hiddenSize * moe.numExperts +
   mlpSize(c, moe.sharedIntermediateSize) +
   (moe.sharedIntermediateSize > 0 && moe.sharedGate ? c.hiddenSize : 0);

@@ -118,17 +118,13 @@ export function moeMapping(
       }
     return;
   }
+  const width = moe.latentSize > 0 ? moe.latentSize : c.hiddenSize;
   for (let e = 0; e < moe.numExperts; e++) {
     const expert = `${block}.experts.${e}`;
     const inputs = c.gatedMlp ? [gate, up] : [up];
     const slices = inputs.map((name) => ({ hf: `${expert}.${name}.weight`, rows: moe.intermediateSize }));
-    map.fused(`${own}.moe.experts.${e}.in.weight`, slices, c.hiddenSize);
-    map.tensor(
-      `${expert}.${down}.weight`,
-      `${own}.moe.experts.${e}.out.weight`,
-      c.hiddenSize,
-      moe.intermediateSize,
-    );
+    map.fused(`${own}.moe.experts.${e}.in.weight`, slices, width);
+    map.tensor(`${expert}.${down}.weight`, `${own}.moe.experts.${e}.out.weight`, width, moe.intermediateSize);
   }
 }
 

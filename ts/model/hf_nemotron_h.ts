@@ -53,7 +53,11 @@ export function nemotronH(c: Nemotron, raw: Raw, where: string): NativeModelConf
     positions: 'none',
     ropeInvFreq: new Float64Array(0),
     ...experts,
-    moe: experts.moe && { ...experts.moe, sharedIntermediateSize: c.moe_shared_expert_intermediate_size },
+    moe: experts.moe && {
+      ...experts.moe,
+      sharedIntermediateSize: c.moe_shared_expert_intermediate_size,
+      latentSize: c.moe_latent_size ?? 0,
+    },
     linear: linearLayers.includes(true)
       ? {
           rule: 'mamba2',
@@ -80,7 +84,6 @@ const SUPPORTED: Readonly<Record<string, unknown>> = {
   tie_word_embeddings: false, // transformers has a head of its own, whatever this says
   mamba_hidden_act: 'silu',
   sliding_window: null,
-  moe_latent_size: null,
 };
 
 function refuseOthers(c: Nemotron, raw: Raw, where: string): void {

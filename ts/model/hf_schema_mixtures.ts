@@ -214,6 +214,7 @@ export const mixtures = {
     norm_topk_prob: bool(true),
     moe_intermediate_size: int(7688, 'width'),
     moe_shared_expert_intermediate_size: int(7688, 'width'),
+    moe_latent_size: maybeInt('width'),
   }),
   qwen3_next: z.object({
     ...gatedDelta,

@@ -1,4 +1,4 @@
-import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLinearConfig, NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
 import { moeMapping } from './expert_names';
 import type { MappingBuilder } from './tensor_mapping';
@@ -21,8 +21,10 @@ export function nemotronMapping(c: NativeModelConfig, map: MappingBuilder): void
     else attentionMapping(c, map, mixer, `${own}.attn`);
     if (c.bareLayers[i]) continue;
     const hf = next('mlp_norm');
-    if (c.moe !== null && c.moeLayers[i]) moeMapping(c, c.moe, map, hf, own, 'apart');
-    else mlpMapping(c, map, `${hf}.mixer`, `${own}.mlp`);
+    if (c.moe !== null && c.moeLayers[i]) {
+      latentMapping(c, c.moe, map, `${hf}.mixer`, `${own}.moe.latent`);
+      moeMapping(c, c.moe, map, hf, own, 'apart');
+    } else mlpMapping(c, map, `${hf}.mixer`, `${own}.mlp`);
   }
   map.tensor('backbone.norm_f.weight', 'norm.weight', c.hiddenSize);
 }
@@ -57,6 +59,18 @@ function mambaMapping(
   map.tensor(`${hf}.D`, `${own}.skip`, valueHeads);
   map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, values);
   map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
+}
+
+function latentMapping(
+  c: NativeModelConfig,
+  { latentSize }: NativeMoeConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  if (latentSize === 0) return;
+  map.tensor(`${hf}.fc1_latent_proj.weight`, `${own}.in.weight`, latentSize, c.hiddenSize);
+  map.tensor(`${hf}.fc2_latent_proj.weight`, `${own}.out.weight`, c.hiddenSize, latentSize);
 }
 
 function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {

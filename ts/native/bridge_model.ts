@@ -11,6 +11,8 @@ export interface NativeMoeConfig {
   score: 'softmax' | 'sigmoid';
   /** The router's product is in float32 whatever the compute dtype. */
   wideLogits: boolean;
+  /** Of what experts see in place of a row (native/model/expert_latent.h); 0: the row itself. */
+  latentSize: number;
   /** A buffer that is added to the scores for the choice alone. */
   correctionBias: boolean;
   /** A token chooses among the experts of `topGroups` of so many equal parts. */

@@ -66,6 +66,7 @@ describe('conformance models', () => {
       sharedGate: true,
       score: 'softmax',
       wideLogits: false,
+      latentSize: 0,
       correctionBias: false,
       groups: 1,
       topGroups: 1,

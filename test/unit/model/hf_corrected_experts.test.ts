@@ -32,6 +32,7 @@ test('ERNIE 4.5: a softmax, shared experts, and the layers that have experts', (
     correctionBias: true,
     normalizeTopK: true,
     wideLogits: true,
+    latentSize: 0,
     groups: 1,
     topGroups: 1,
     groupBest: 1,
@@ -102,6 +103,7 @@ test('Hy3: sigmoids that are scaled, a shared expert, norms of each head', () =>
   expect(c.moe).toMatchObject({
     score: 'sigmoid',
     wideLogits: true,
+    latentSize: 0,
     correctionBias: true,
     normalizeTopK: true,
     sharedIntermediateSize: 3072,

@@ -34,6 +34,7 @@ test('the conformance models', () => {
     sharedGate: false,
     score: 'sigmoid',
     wideLogits: true,
+    latentSize: 0,
     correctionBias: true,
     groups: 4,
     topGroups: 2,

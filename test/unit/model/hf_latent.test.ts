@@ -94,6 +94,7 @@ test('DeepSeek-V2: softmax scores, groups that rank by their best expert', () =>
     sharedGate: false,
     score: 'softmax',
     wideLogits: true,
+    latentSize: 0,
     correctionBias: false,
     groups: 4,
     topGroups: 2,

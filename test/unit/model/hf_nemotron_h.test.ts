@@ -90,6 +90,25 @@ test('tensors have the numbers of their blocks', () => {
   expect(tensors.at(-1)?.[0]).toBe('lm_head.weight');
 });
 
+test('experts that see a latent', () => {
+  const c = resolve({ ...raw, moe_latent_size: 12 });
+  expect(c.moe).toMatchObject({ latentSize: 12, intermediateSize: 10, sharedIntermediateSize: 14 });
+  const tensors = tensorMapping(c)
+    .filter(({ hf }) => hf.startsWith('backbone.layers.1.mixer.') && !/experts\.[1-9]/.test(hf))
+    .map(({ hf, shape, param }) => [hf.slice(24), shape, param]);
+  expect(tensors).toEqual([
+    ['fc1_latent_proj.weight', [12, 64], 'layers.0.moe.latent.in.weight'],
+    ['fc2_latent_proj.weight', [64, 12], 'layers.0.moe.latent.out.weight'],
+    ['gate.weight', [8, 64], 'layers.0.moe.router.weight'],
+    ['gate.e_score_correction_bias', [8], 'layers.0.moe.router.correction_bias'],
+    ['shared_experts.up_proj.weight', [14, 64], 'layers.0.moe.shared.in.weight'],
+    ['shared_experts.down_proj.weight', [64, 14], 'layers.0.moe.shared.out.weight'],
+    ['experts.0.up_proj.weight', [10, 12], 'layers.0.moe.experts.0.in.weight'],
+    ['experts.0.down_proj.weight', [12, 10], 'layers.0.moe.experts.0.out.weight'],
+  ]);
+  expect(resolve({ ...raw, moe_latent_size: null }).moe?.latentSize).toBe(0);
+});
+
 test('the same in the words of other versions', () => {
   const { hybrid_override_pattern: _, ...others } = raw;
   const types = TYPES.map((type) =>
@@ -123,7 +142,7 @@ test.each([
   [{ n_groups: 3 }, /mamba_num_heads 4 does not divide by n_groups 3/],
   [{ mlp_bias: true }, /mlp_bias true/],
   [{ tie_word_embeddings: true }, /tie_word_embeddings true/],
-  [{ moe_latent_size: 1024 }, /moe_latent_size 1024/],
+  [{ moe_latent_size: -1 }, /moe_latent_size/],
   [{ mamba_hidden_act: 'gelu' }, /mamba_hidden_act "gelu"/],
   [{ time_step_min: -1 }, /time_step_min/],
 ])('%j is refused', (change, message) => {
