@@ -32,6 +32,8 @@ interface Message {
 
 const opened = (kind: Message['kind'], written = false): Message => ({ kind, written, held: '' });
 const NONE = 'null';
+/** With the white space around it. */
+const LONGEST_NONE = 256;
 
 export class HarmonyParser implements ToolParser {
   private readonly writer = new CallWriter('call');
@@ -75,10 +77,10 @@ export class HarmonyParser implements ToolParser {
   private readHead(out: Parsed): void {
     const { buffer } = this;
     const begun = buffer.trimStart();
-    if (begun === '') return;
-    if (HEADS.some((head) => head.startsWith(begun))) return;
+    const blank = buffer.length - begun.length >= LONGEST_HEAD;
+    if (!blank && HEADS.some((head) => head.startsWith(begun))) return;
     const at = buffer.indexOf(MESSAGE);
-    if (!HEADS.some((head) => begun.startsWith(head))) this.message = opened('text');
+    if (blank || !HEADS.some((head) => begun.startsWith(head))) this.message = opened('text');
     else if (at >= 0 && at <= LONGEST_HEAD) {
       this.buffer = buffer.slice(at + MESSAGE.length);
       this.message = this.open(buffer.slice(0, at), out);
@@ -140,7 +142,8 @@ export class HarmonyParser implements ToolParser {
   private giveArguments(message: Message, words: string, out: Parsed): void {
     const all = message.held + words;
     message.held = '';
-    if (!message.written && NONE.startsWith(all.trim())) message.held = all;
+    const short = all.length <= LONGEST_NONE;
+    if (!message.written && short && NONE.startsWith(all.trim())) message.held = all;
     else {
       message.written = true;
       out.calls.push(...this.writer.more(all));

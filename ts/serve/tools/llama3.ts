@@ -4,6 +4,8 @@ import { CallWriter } from './call_writer';
 import type { ParsedText, ToolParser } from './tool_parser';
 
 export const PYTHON_TAG = '<|python_tag|>';
+/** More of it is no beginning of a call. */
+const OPENING = /^[\s;,]{0,256}(<\|python_tag\|>)?\s{0,256}/;
 
 export class Llama3Parser implements ToolParser {
   private readonly writer = new CallWriter('call');
@@ -41,7 +43,7 @@ export class Llama3Parser implements ToolParser {
   }
 
   private readOpening(): void {
-    const [opening] = /^[\s;,]*(<\|python_tag\|>)?\s*/.exec(this.buffer) as RegExpExecArray;
+    const [opening] = OPENING.exec(this.buffer) as RegExpExecArray;
     const rest = this.buffer.slice(opening.length);
     const separated = /[;,]/.test(opening);
     const mayBegin = this.state === 'between' || !separated;

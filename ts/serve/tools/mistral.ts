@@ -6,6 +6,8 @@ import { CallWriter } from './call_writer';
 import type { ParsedText, ToolParser } from './tool_parser';
 
 export const TOOL_CALLS = '[TOOL_CALLS]';
+/** More is no name, with what may stand behind it. */
+const LONGEST_HEAD = 1000;
 /** What the tokenizer has special tokens for. */
 export const MISTRAL_TAGS: readonly string[] = [TOOL_CALLS, '[ARGS]', '[CALL_ID]'];
 
@@ -60,9 +62,11 @@ export class MistralParser implements ToolParser {
 
   private readOpening(): void {
     const rest = this.buffer.trimStart();
+    this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
+    this.buffer = rest;
     if (rest === '') return;
     const list = rest.startsWith('[');
-    this.opening += this.buffer.slice(0, this.buffer.length - rest.length) + (list ? '[' : '');
+    if (list) this.opening += '[';
     this.state = list ? 'list' : 'name';
     this.buffer = list ? rest.slice(1) : rest;
   }
@@ -70,15 +74,15 @@ export class MistralParser implements ToolParser {
   private readList(out: ParsedText): void {
     const rest = this.buffer.replace(/^[\s,]+/, '');
     const empty = this.opening !== '';
+    if (empty) this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
+    this.buffer = rest;
     if (rest.startsWith('{')) {
-      if (empty) this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
       this.body = new BodyParser(this.writer);
       this.state = 'body';
-      this.buffer = rest;
     } else if (rest !== '') {
       this.state = 'text';
       if (empty) out.text += this.opening;
-      else this.buffer = rest.startsWith(']') ? rest.slice(1) : rest;
+      else if (rest.startsWith(']')) this.buffer = rest.slice(1);
     }
   }
 
@@ -94,12 +98,13 @@ export class MistralParser implements ToolParser {
   }
 
   private readName(out: ParsedText): void {
-    const at = this.buffer.indexOf('{');
-    if (at < 0) return;
-    const [first = '', ...tagged] = this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/);
+    const head = this.buffer.slice(0, LONGEST_HEAD);
+    const at = head.indexOf('{');
+    if (at < 0 && head.length < LONGEST_HEAD) return;
+    const [first = '', ...tagged] = head.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/);
     const name = first.trim();
     // Tools of MCP servers may have any name; without a tag behind it, it may also be prose.
-    if ((tagged.length > 0 ? /^\S{1,256}$/ : /^[\w.-]{1,256}$/).test(name)) {
+    if (at >= 0 && (tagged.length > 0 ? /^\S{1,256}$/ : /^[\w.-]{1,256}$/).test(name)) {
       out.calls.push(this.writer.begin(name));
       this.value = new ValueEnd();
       this.state = 'arguments';

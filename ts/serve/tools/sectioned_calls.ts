@@ -16,11 +16,11 @@ export class SectionedCallsParser implements ToolParser {
   private buffer = '';
   private state: 'text' | 'section' | 'body' = 'text';
   private body: CallBody | null = null;
-  /** What has opened the section and the call, as long as none of its calls is complete. */
+  /** What has opened the section, as long as none of its calls is complete, and the call. */
   private opening = '';
   private called = false;
-  /** Behind a section: white space belongs to the text only if text follows. */
-  private gap = false;
+  /** White space behind a section, which belongs to the text only if text follows; null: something else has come. */
+  private gap: string | null = null;
 
   /** Models write calls without a section around them, too. */
   constructor(
@@ -46,7 +46,7 @@ export class SectionedCallsParser implements ToolParser {
     if (this.state === 'body') {
       this.body?.end?.(out.calls, cut);
       out.text = this.body?.rest(this.opening) ?? '';
-    } else if (this.state === 'text') out.text = this.gap ? this.buffer.trim() : this.buffer;
+    } else if (this.state === 'text') out.text = this.buffer;
     // Behind a call it is a part of a tag.
     else if (!this.called) out.text = this.opening + this.buffer;
     this.buffer = '';
@@ -55,11 +55,13 @@ export class SectionedCallsParser implements ToolParser {
 
   private readText(out: ParsedText): void {
     const { open, call } = this.section;
-    if (this.gap) {
+    if (this.gap !== null) {
       const rest = this.buffer.trimStart();
+      this.gap += this.buffer.slice(0, this.buffer.length - rest.length);
+      this.buffer = rest;
       if ([open, call].some((tag) => tag.startsWith(rest))) return;
-      if ([open, call].some((tag) => rest.startsWith(tag))) this.buffer = rest;
-      this.gap = false;
+      if (![open, call].some((tag) => rest.startsWith(tag))) out.text += this.gap;
+      this.gap = null;
     }
     const found = [open, call].map((tag) => this.buffer.indexOf(tag)).filter((at) => at >= 0);
     const held = Math.max(heldBack(this.buffer, open), heldBack(this.buffer, call));
@@ -76,18 +78,19 @@ export class SectionedCallsParser implements ToolParser {
   private readSection(out: ParsedText): void {
     const { call, close } = this.section;
     const rest = this.buffer.trimStart();
+    this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
+    this.buffer = rest;
     if (rest.startsWith(call)) {
-      const before = this.buffer.length - rest.length + call.length;
-      if (!this.called) this.opening += this.buffer.slice(0, before);
-      this.buffer = this.buffer.slice(before);
+      this.opening += call;
+      this.buffer = rest.slice(call.length);
       this.body = this.newBody(this.writer);
       this.state = 'body';
     } else if (this.called && rest.startsWith(close)) {
       this.buffer = rest.slice(close.length);
-      this.gap = true;
+      this.gap = '';
       this.state = 'text';
     } else if (!call.startsWith(rest) && !(this.called && close.startsWith(rest))) {
-      if (!this.called) out.text += this.opening;
+      out.text += this.opening;
       this.state = 'text';
     }
   }

@@ -34,7 +34,8 @@ export class SeparatedBody implements CallBody {
     if (this.state === 'head') this.readHead(calls);
     if (this.state === 'arguments') this.readArguments(calls);
     if (this.state === 'end') this.readEnd();
-    if (!this.done) return '';
+    // A call may begin in what was none.
+    if (!this.done && !this.failed) return '';
     const left = this.buffer;
     this.buffer = '';
     return left;
@@ -45,10 +46,11 @@ export class SeparatedBody implements CallBody {
   }
 
   private readHead(calls: ToolCallDelta[]): void {
-    const { head, end } = this.form;
-    const found = head.exec(this.buffer);
+    const { head, call, end } = this.form;
+    const begun = this.buffer.slice(0, LONGEST_HEAD);
+    const found = head.exec(begun);
     if (found === null) {
-      this.failed = this.buffer.length > LONGEST_HEAD || this.buffer.includes(end);
+      this.failed = begun.length === LONGEST_HEAD || begun.includes(end) || begun.includes(call);
       return;
     }
     const { name = '', id } = found.groups as { name?: string; id?: string };
@@ -74,7 +76,7 @@ export class SeparatedBody implements CallBody {
   /** The fence around arguments is closed here, where there is one. */
   private readEnd(): void {
     const { end } = this.form;
-    const rest = this.buffer.replace(/^\s*`{0,3}\s*/, '');
+    const rest = this.buffer.replace(/^\s{0,64}`{0,3}\s{0,64}/, '');
     if (rest.startsWith(end)) this.buffer = rest.slice(end.length);
     else if (end.startsWith(rest)) return;
     this.done = true;

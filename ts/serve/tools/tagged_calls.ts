@@ -27,8 +27,8 @@ export class TaggedCallsParser implements ToolParser {
   private opening = '';
   /** After a call: white space up to the closing tag is nobody's. */
   private closing = false;
-  /** Right after a call: white space belongs to the text only if text follows. */
-  private gap = false;
+  /** White space right after a call, which belongs to the text only if text follows; null: something else has come. */
+  private gap: string | null = null;
 
   /** `bare`: what a body begins with that models also write without the tag before it. */
   constructor(
@@ -53,8 +53,7 @@ export class TaggedCallsParser implements ToolParser {
     const calls: ToolCallDelta[] = [];
     this.body?.end?.(calls, cut);
     const rest = this.body?.rest(this.opening) ?? '';
-    const left = this.closing ? '' : this.gap ? this.buffer.trim() : this.buffer;
-    const text = rest + left;
+    const text = rest + (this.closing ? '' : this.buffer);
     this.buffer = '';
     return { text, calls };
   }
@@ -68,11 +67,13 @@ export class TaggedCallsParser implements ToolParser {
   }
 
   private readText(out: ParsedText): void {
-    if (this.gap) {
+    if (this.gap !== null) {
       const rest = this.buffer.trimStart();
+      this.gap += this.buffer.slice(0, this.buffer.length - rest.length);
+      this.buffer = rest;
       if (this.openings.some((opening) => opening.startsWith(rest))) return;
-      if (this.openings.some((opening) => rest.startsWith(opening))) this.buffer = rest;
-      this.gap = false;
+      if (!this.openings.some((opening) => rest.startsWith(opening))) out.text += this.gap;
+      this.gap = null;
     }
     const found = this.openings.map((opening) => this.buffer.indexOf(opening)).filter((at) => at >= 0);
     const held = Math.max(...this.openings.map((opening) => heldBack(this.buffer, opening)));
@@ -101,13 +102,11 @@ export class TaggedCallsParser implements ToolParser {
 
   private readClosing(): void {
     const rest = this.buffer.trimStart();
+    this.buffer = rest;
     if (rest.startsWith(CLOSE)) {
       this.buffer = rest.slice(CLOSE.length);
       this.closing = false;
-      this.gap = true;
-    } else if (!CLOSE.startsWith(rest)) {
-      this.buffer = rest;
-      this.closing = false;
-    }
+      this.gap = '';
+    } else if (!CLOSE.startsWith(rest)) this.closing = false;
   }
 }
