@@ -60,6 +60,13 @@ export function sizeProblem(json: string, mostKeys: number): 'deep' | 'keys' | n
   return null;
 }
 
+/** What a text of JSON says. @throws SyntaxError where it is none, or is nested more than MOST_LEVELS deep */
+export function parseShallow(json: string): unknown {
+  if (sizeProblem(json, Number.POSITIVE_INFINITY) === 'deep')
+    throw new SyntaxError(`nested more than ${MOST_LEVELS} levels deep`);
+  return JSON.parse(json);
+}
+
 /** Whether a value of JSON holds at most so many others, at all its levels. */
 export function holdsAtMost(value: unknown, most: number): boolean {
   const open: unknown[] = [value];

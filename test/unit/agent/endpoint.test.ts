@@ -92,6 +92,22 @@ describe('the tool agent', () => {
     );
   });
 
+  test('arguments that are nested without end are a matter of the model alone', async () => {
+    const deep = `{"a": ${'['.repeat(5000)}${']'.repeat(5000)}}`;
+    const say = (prompt: string): string =>
+      prompt.includes('tool_response')
+        ? 'sorry'
+        : `<tool_call>{"name": "add", "arguments": ${deep}}</tool_call>`;
+    const trajectory = await run(toolAgent({ ...limits, maxResponseLength: 50_000 }), {
+      say,
+      maxTokens: 60_000,
+      maxNewTokens: 20_000,
+    });
+    expect(trajectory.error).toBeNull();
+    expect(trajectory.toolUses[0]?.error).toMatch(/arguments are no JSON that can be read: nested more than 200/);
+    expect(words(trajectory)[1]).toBe('sorry');
+  });
+
   test.each([
     ['hangs', () => new Promise(() => undefined), /no answer within 0.05 s/],
     ['throws', () => Promise.reject(new Error('broken')), /broken/],

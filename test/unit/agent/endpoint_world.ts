@@ -47,6 +47,7 @@ export const run = async (
     one = task(),
     timeout = 20,
     maxTokens = 4000,
+    maxNewTokens = 200,
     server = sessions,
   } = {},
 ): Promise<Trajectory> => {
@@ -54,7 +55,7 @@ export const run = async (
     engine,
     tokenizer,
     chat: { served: { ...served(tokenizer), grammars }, history: 'append', sessions: server, variables: {} },
-    sampling: { maxNewTokens: 200 },
+    sampling: { maxNewTokens },
     tools,
     toolOptions: { timeout: 1, maxResponseLength: 100, truncateSide: 'middle' },
     timeout,

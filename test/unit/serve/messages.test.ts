@@ -49,6 +49,15 @@ test('of several calls only the first, where one alone was asked for', async () 
   expect(await outputs({ parallel_tool_calls: false })).toEqual(['{"x": 1}']);
 });
 
+test('arguments that are nested without end are passed on as a text', async () => {
+  const deep = `{"x": ${'['.repeat(9000)}${']'.repeat(9000)}}`;
+  const said = `<tool_call>\n{"name": "add", "arguments": ${deep}}\n</tool_call>`;
+  const s = await serve(() => said, { family: 'hermes', script: { maxTokens: 65_536 } });
+  const tools = [{ name: 'add', input_schema: { type: 'object' } }];
+  const { content } = await answered(s, answerMessages, { ...message, tools, max_tokens: 40_000 });
+  expect(content).toMatchObject([{ type: 'tool_use', name: 'add', input: { arguments: deep } }]);
+});
+
 test('values that are written without their type have that of the tools of the request', async () => {
   const said = '<tool_call>add\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>';
   const s = await serve(() => said, { family: 'glm45' });

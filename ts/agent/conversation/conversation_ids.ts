@@ -1,5 +1,6 @@
 // Token ids of conversations that grow: earlier turns are the ids that the model saw and made, only what is new is tokenised.
 import { createHash } from 'node:crypto';
+import { parseShallow } from '../../base/json_shape';
 import { toJson } from '../../base/text';
 import type { ChatMessage } from '../../data/chat_template';
 import { imageParts } from '../../data/image_places';
@@ -197,7 +198,7 @@ function canonicalCall(call: unknown): unknown {
 
 function parsed(source: string): unknown {
   try {
-    return JSON.parse(source);
+    return parseShallow(source);
   } catch {
     return source;
   }

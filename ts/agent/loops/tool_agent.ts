@@ -1,4 +1,5 @@
 // verl's ToolAgentLoop: responses and calls of tools by turns, until there is no call or a limit is reached.
+import { parseShallow } from '../../base/json_shape';
 import type { ChatMessage } from '../../data/chat_template';
 import { type Agent, type AgentContext, type AgentTask, defineAgent } from '../define';
 
@@ -20,9 +21,9 @@ function messagesOf({ prompt }: AgentTask): ChatMessage[] {
 
 function argumentsOf(source: string): unknown {
   try {
-    return JSON.parse(source);
+    return parseShallow(source);
   } catch (error) {
-    throw new Error(`the arguments are not JSON: ${(error as Error).message}`);
+    throw new Error(`the arguments are no JSON that can be read: ${(error as Error).message}`);
   }
 }
 

@@ -1,5 +1,6 @@
 // POST /v1/messages.
 import { randomUUID } from 'node:crypto';
+import { parseShallow } from '../../base/json_shape';
 import type { Dialect, ServerEvent } from '../call/answer';
 import { type ApiError, apiErrorOf } from '../call/api_error';
 import { type Block, type BlockEvent, BlockWriter } from '../call/blocks';
@@ -133,7 +134,7 @@ function contentBlock(block: Block): object {
 /** The API promises an object; what the model wrote may be none. */
 function objectOf(source: string): unknown {
   try {
-    const value: unknown = JSON.parse(source);
+    const value = parseShallow(source);
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   } catch {
     // It is passed on as what it is.

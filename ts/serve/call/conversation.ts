@@ -1,4 +1,5 @@
 // A conversation as chat templates want it, from whichever dialect, and its token ids.
+import { parseShallow } from '../../base/json_shape';
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
 import { type FunctionTool, familyOf } from '../tools/families';
@@ -106,7 +107,7 @@ export function replyMessage({
 function parsed(source: string): unknown {
   if (source.trim() === '') return {};
   try {
-    const value: unknown = JSON.parse(source);
+    const value = parseShallow(source);
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   } catch {
     // The model wrote something else: that is what it said.
