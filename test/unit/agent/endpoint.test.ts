@@ -104,7 +104,9 @@ describe('the tool agent', () => {
       maxNewTokens: 20_000,
     });
     expect(trajectory.error).toBeNull();
-    expect(trajectory.toolUses[0]?.error).toMatch(/arguments are no JSON that can be read: nested more than 200/);
+    expect(trajectory.toolUses[0]?.error).toMatch(
+      /arguments are no JSON that can be read: nested more than 200/,
+    );
     expect(words(trajectory)[1]).toBe('sorry');
   });
 
