@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -16,6 +16,7 @@ const args = process.argv.slice(2);
 const of = (name) => args[args.indexOf(name) + 1];
 console.log('model', of('--model'), of('--extra'), process.env.VLLM_SERVER_DEV_MODE, process.env.CUDA_VISIBLE_DEVICES);
 if (of('--model') === 'bad') { console.error('no such model'); process.exit(3); }
+if (of('--model') === 'slow') { console.error('port 1: address already in use, trying port 2'); setInterval(() => {}, 1000); return; }
 const listening = { port: Number(of('--port')), host: of('--host') };
 const { appendFileSync, readFileSync } = require('node:fs');
 // Its port is taken while it comes up: so often as the name says.
@@ -129,6 +130,18 @@ test('a port that is taken each time is told with the end of the log', async () 
     /ended with exit code 1; the end of [\s\S]*EADDRINUSE/,
   );
   expect(readFileSync(ports, 'utf8').trim().split('\n')).toHaveLength(3);
+});
+
+test('one that is closed while it comes up is not started again, whatever its log says of ports', async () => {
+  const server = managed('slow');
+  const ended = expect(server.ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
+    /ended with SIGTERM; [\s\S]*address already in use/,
+  );
+  const told = (): string => (existsSync(log) ? readFileSync(log, 'utf8') : '');
+  while (!told().includes('in use')) await sleep(10);
+  await server.close();
+  await ended;
+  expect(told().match(/^model slow/gm)).toHaveLength(1);
 });
 
 test('one that has died is started again with the weights of now', async () => {

@@ -90,6 +90,8 @@ export class ManagedServer implements InferenceServer {
   private logged = 0;
   /** Until its process is there. */
   private starting: Promise<void> | null = null;
+  /** How often it was closed: what is closed while it comes up is not started again. */
+  private closes = 0;
 
   constructor(
     private readonly protocol: ServerProtocol,
@@ -107,13 +109,14 @@ export class ManagedServer implements InferenceServer {
    * @throws Error with the end of its log, when it ends before it answers
    */
   async ready(directory: string | null, signal: AbortSignal): Promise<void> {
+    const { closes } = this;
     for (let starts = 1; ; starts++) {
       try {
         await this.answering(directory, signal);
         return;
       } catch (error) {
         const taken = error instanceof ServerEnded && TAKEN.test(error.message);
-        if (!taken || signal.aborted || starts === MOST_STARTS) throw error;
+        if (!taken || signal.aborted || starts === MOST_STARTS || closes !== this.closes) throw error;
       }
     }
   }
@@ -143,6 +146,7 @@ export class ManagedServer implements InferenceServer {
   }
 
   async close(): Promise<void> {
+    this.closes++;
     // Else it would go on with the weights of before, whatever it is started with next.
     await this.starting?.catch(() => undefined);
     const child = this.process;
