@@ -2,6 +2,7 @@
 import type { NativeModelConfig } from '../native/bridge';
 import { isObject, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import type { FamilyConfig } from './hf_schema';
+import { givenRope } from './rope';
 
 /** Of the class of transformers, where config.json says nothing of RoPE but perhaps rope_theta, which does not count then. */
 const USUAL_ROPE: Raw = {
@@ -19,7 +20,7 @@ export function cwm(c: FamilyConfig<'cwm'>, raw: Raw, where: string): NativeMode
     Array.from({ length: c.num_hidden_layers }, (_, i) =>
       i % 4 === 0 ? 'full_attention' : 'sliding_attention',
     );
-  const turns = isObject(raw.rope_scaling) || isObject(raw.rope_parameters);
+  const turns = givenRope(raw).key === 'rope_scaling' || isObject(raw.rope_parameters);
   return {
     ...rmsDecoder('cwm', c, turns ? raw : { ...raw, rope_parameters: USUAL_ROPE }, where, {
       defaultTheta: 1e6,

@@ -17,6 +17,8 @@ test('CWM: Llama with a window on three layers of four, the first of which sees 
   const { rope_scaling: _, ...bare } = hub;
   expect(resolve(bare)).toEqual(c);
   expect(resolve({ ...bare, rope_theta: 10 })).toEqual(c);
+  expect(resolve({ ...bare, rope_scaling: {} })).toEqual(c);
+  expect(resolve({ ...bare, rope_parameters: {} }).ropeInvFreq).not.toEqual(c.ropeInvFreq);
   expect(resolve({ ...hub, rope_theta: 10 }).ropeInvFreq[1]).toBeCloseTo(10 ** (-1 / 64), 15);
   const types = ['sliding_attention', 'full_attention', 'full_attention', 'full_attention'];
   expect(resolve({ ...hub, layer_types: types, sliding_window: 3 }).slidingWindows).toEqual([3, 0, 0, 0]);
