@@ -262,6 +262,26 @@ test.each([
   },
 );
 
+test.each(SECTIONED)(
+  '%s: arguments that lack a bracket hide no call behind them',
+  (family, call, open, close) => {
+    const broken = '{"a": {"b": "</x>"}';
+    const response = `${open}${call('f', broken, 0)}${call('time', '{}', 1)}${close} so`;
+    for (const size of [1, 2, 3, 7, response.length]) {
+      const { text, calls } = read(family, response, size);
+      const sources = calls.map(({ name, arguments: source }) => [name, source.replace(/\s*`*$/, '')]);
+      expect([size, text, sources]).toEqual([
+        size,
+        ' so',
+        [
+          ['f', broken],
+          ['time', '{}'],
+        ],
+      ]);
+    }
+  },
+);
+
 test('of arguments that come twice the first ones count', () => {
   for (const second of ['{"b": 2}', '"more"', 'null']) {
     const body = `{"name": "f", "arguments": {"a": 1}, "parameters": ${second}, "arguments": ${second}}`;

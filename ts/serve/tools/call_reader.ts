@@ -7,7 +7,7 @@ const ARGUMENTS = ['arguments', 'parameters'];
 /** The end of one JSON value: nested objects and arrays, strings with escapes. It does not check what it passes. */
 export class ValueEnd {
   private depth = 0;
-  private inString = false;
+  inString = false;
   private escaped = false;
   private first = '';
 

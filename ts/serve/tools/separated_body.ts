@@ -64,10 +64,18 @@ export class SeparatedBody implements CallBody {
   }
 
   private readArguments(calls: ToolCallDelta[]): void {
+    const { end } = this.form;
     let taken = 0;
     let ended = false;
-    while (taken < this.buffer.length && !ended)
-      ended = this.value.take(this.buffer[taken++] as string) !== false;
+    while (taken < this.buffer.length && !ended) {
+      // Outside of a text it is no part of JSON: a bracket that is missing hides no call behind this one.
+      if (!this.value.inString && this.buffer[taken] === end[0]) {
+        const begun = this.buffer.slice(taken, taken + end.length);
+        if (begun !== end && end.startsWith(begun)) break;
+        ended = begun === end;
+      }
+      if (!ended) ended = this.value.take(this.buffer[taken++] as string) !== false;
+    }
     calls.push(...this.writer.more(this.buffer.slice(0, taken)));
     this.buffer = this.buffer.slice(taken);
     if (ended) this.state = 'end';
