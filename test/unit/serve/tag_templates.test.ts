@@ -61,16 +61,21 @@ test.each(['qwen3_coder', 'glm45', 'minimax_m2'] as const)(
 );
 
 test('templates that add arguments to other texts get them as text', () => {
-  const call = (args: string): string =>
-    `{%- for m in messages %}{%- for tool in m['tool_calls'] or [] %}{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + ${args} + '<｜tool▁call▁end｜>' }}{%- endfor %}{%- endfor %}`;
+  const call = (args: string, end = " + '<｜tool▁call▁end｜>'"): string =>
+    `{%- for m in messages %}{%- for tool in m['tool_calls'] or [] %}{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + ${args}${end} }}{%- endfor %}{%- endfor %}`;
   const calls = [{ id: 'a', name: 'f', arguments: '{"text":"a\\n\u00e4","days":[1,{"n":null}]}' }];
   const messages = [replyMessage({ text: '', calls })];
-  for (const args of [
-    "tool['function']['arguments']",
-    "tool['function']['arguments']|tojson",
-    'tool.function.arguments',
+  const separately = " }}{{ '<｜tool▁call▁end｜>'";
+  for (const written of [
+    call("tool['function']['arguments']"),
+    call("tool['function']['arguments']|tojson"),
+    call('tool.function.arguments'),
+    call('tool["function"]["arguments"]'),
+    call("m['tool_calls'][0]['function']['arguments']"),
+    call("tool['function']['arguments']", separately),
+    call("tool['function']['arguments'] | tojson", separately),
   ]) {
-    const tokenizer = chatTokenizer(call(args));
+    const tokenizer = chatTokenizer(written);
     expect(conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false })).toBe(
       '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"text": "a\\n\u00e4", "days": [1, {"n": null}]}<｜tool▁call▁end｜>',
     );

@@ -43,7 +43,8 @@ function withCalls(message: ChatMessage, change: (call: unknown) => unknown): Ch
 }
 
 /** Templates of DeepSeek add arguments to other texts as they are. */
-const CONCATENATES = /\+\s*\w+(?:\['function'\]|\.function)?(?:\['arguments'\]|\.arguments)\s*\+/;
+const CONCATENATES =
+  /(?:\['arguments'\]|\["arguments"\]|\.arguments)\s*\+|\+\s*\w[\w.'"[\]]{0,100}(?:\['arguments'\]|\["arguments"\]|\.arguments\b)(?!\s*[|.[(])/;
 
 function withText(call: unknown): unknown {
   const made = (call as { function?: { arguments?: unknown } } | null)?.function;
