@@ -143,7 +143,24 @@ test('NaN and the infinities are what Python writes and reads', () => {
   expect(returns('{"-Infinity": null}', 0)).toBe(false);
   // As in Python, where it equals nothing.
   expect(returns('NaN', 1)).toBe(false);
-  expect(() => parsePythonJson('-NaN')).toThrow(SyntaxError);
+  for (const text of ['-NaN', '{NaN: 1}', 'xNaN', 'NaN1', '[1 NaN]', '{"a": 01.0}'])
+    expect(() => parsePythonJson(text)).toThrow(SyntaxError);
+});
+
+test('a float of integral value is none of the integers, and equals one', () => {
+  const truth =
+    '{"fn_name": "f", "inputs": [[1.0, 1, -0.0, 2e3, [0.50], {"a": 3.0}], "2.00000\\n10"], "outputs": [1.0, [2]]}';
+  const { cases } = parseTests(truth);
+  expect(cases.map(({ input }) => pythonJson(input))).toEqual([
+    '[1.0,1,-0.0,2e3,[0.5],{"a":3.0}]',
+    '[2.00000,10]',
+  ]);
+  const returns = (stdout: string, i: number): boolean =>
+    sameValue(parsePythonJson(stdout), cases[i]?.output);
+  for (const stdout of ['1', '1.0', 'true', '1e0']) expect(returns(stdout, 0)).toBe(true);
+  for (const stdout of ['1.5', '"1.0"', '[1.5]', '{}', 'null']) expect(returns(stdout, 0)).toBe(false);
+  for (const stdout of ['2.0', '[2.0]', '[2]']) expect(returns(stdout, 1)).toBe(true);
+  expect(parseTests('{"inputs": [1.0], "outputs": [2.0]}').cases).toEqual([{ input: '1.0', output: '2.0' }]);
 });
 
 test.each([

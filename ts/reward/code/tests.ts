@@ -1,6 +1,6 @@
 import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { parsePythonJson } from './python_json';
+import { PythonFloat, parsePythonJson } from './python_json';
 
 /** Tests of one problem. */
 export interface CodeTests {
@@ -103,6 +103,8 @@ export function sameOutput(actual: string, expected: string): boolean {
 /** Equal values of JSON as Python has them: 1 equals 1.0, and true. */
 function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
+  if (a instanceof PythonFloat) return sameJson(a.value, b);
+  if (b instanceof PythonFloat) return sameJson(a, b.value);
   if (typeof a === 'boolean') return typeof b === 'number' && Number(a) === b;
   if (typeof b === 'boolean') return sameJson(b, a);
   if (typeof a === 'bigint') return typeof b === 'number' && Number.isInteger(b) && BigInt(b) === a;
