@@ -23,6 +23,7 @@ const EXAMPLES = {
   smollm3: 'SmolLM3',
   granite: 'Granite 3.0, 3.1, 3.2, 3.3: 2B, 8B',
   granitemoe: 'Granite 3.0, 3.1: 1B-A400M, 3B-A800M; PowerMoE-3B',
+  granitemoehybrid: 'Granite 4.0: h-350m, h-1b, h-micro, h-tiny, h-small, and those without h',
   glm: 'GLM-4-9B, GLM-4-9B-Chat, as `-hf`',
   glm4: 'GLM-4-0414 9B, 32B; GLM-Z1',
   ernie4_5: 'ERNIE-4.5-0.3B',
@@ -73,7 +74,9 @@ function modelTable() {
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
       ...(keys.includes('linear_num_key_heads') ? ['linear attention (gated delta rule)'] : []),
-      ...(keys.includes('ssm_state_size') ? ['linear attention (Mamba 2)'] : []),
+      ...(keys.some((key) => /^(ssm_state_size|mamba_d_state)$/.test(key))
+        ? ['linear attention (Mamba 2)']
+        : []),
       ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
       ...(keys.includes('routed_scaling_factor')
         ? [`DeepSeek-V${keys.includes('topk_method') ? 2 : 3}'s router`]

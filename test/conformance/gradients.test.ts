@@ -34,6 +34,8 @@ describe.each(
       'exaone_moe',
       'nemotron_h',
       'nemotron_h_latent',
+      'granitemoehybrid',
+      'granitemoehybrid_dense',
     ],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),

@@ -14,12 +14,14 @@ export function layoutsOf(dir: string): TestLayout[] {
   const one = { layout: 'one worker', worldSize: 1, parallel: {} };
   if (TEST_DEVICE === 'cuda') return [one];
   const config = textPart(JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')));
-  const experts = ['num_experts', 'num_local_experts', 'n_routed_experts'].some((key) => key in config);
+  const experts = ['num_experts', 'num_local_experts', 'n_routed_experts'].some(
+    (key) => Number(config[key]) > 0,
+  );
   return [
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
     // Linear attention goes through a sequence from row to row.
-    ...('linear_num_key_heads' in config || 'mamba_num_heads' in config
+    ...(['linear_num_key_heads', 'mamba_num_heads', 'mamba_n_heads'].some((key) => key in config)
       ? []
       : [{ layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } }]),
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),

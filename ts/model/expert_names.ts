@@ -35,6 +35,12 @@ const NAMES: ExpertNames = {
 
 const MIXTRAL = { block: 'block_sparse_moe', apart: ['w1', 'w3', 'w2'] } as const;
 
+const GRANITE = {
+  block: 'block_sparse_moe',
+  router: 'router.layer',
+  inOne: ['input_linear.weight', 'output_linear.weight'],
+} as const;
+
 /** What families call otherwise. */
 const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   mixtral: MIXTRAL,
@@ -43,11 +49,8 @@ const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   hy_v3: { router: 'router.gate', correction: 'expert_bias', shared: 'shared_mlp' },
   exaone_moe: { correction: 'e_score_correction_bias' },
   nemotron_h: { block: 'mixer' },
-  granitemoe: {
-    block: 'block_sparse_moe',
-    router: 'router.layer',
-    inOne: ['input_linear.weight', 'output_linear.weight'],
-  },
+  granitemoe: GRANITE,
+  granitemoehybrid: GRANITE,
 } satisfies Partial<Record<Family, Partial<ExpertNames>>>;
 
 const namesOf = (family: string): ExpertNames => ({ ...NAMES, ...OTHER_NAMES[family] });
@@ -60,7 +63,7 @@ const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_
  * them as they are. One of the two tensors of a layer may be square, so that both are looked at.
  */
 export function expertFiles(c: NativeModelConfig, block: string, stored: StoredShapes): ExpertFiles {
-  if (c.family === 'granitemoe') return 'in_one';
+  if (c.family === 'granitemoe' || c.family === 'granitemoehybrid') return 'in_one';
   if (QWEN35.has(c.family)) return stored.has(`${block}.experts.gate_up_proj`) ? 'in_one' : 'apart';
   if (c.family !== 'qwen3_vl_moe') return 'apart';
   const straight =
@@ -100,7 +103,9 @@ export function moeMapping(
     map.buffer(`${block}.${names.correction}`, `${own}.moe.router.correction_bias`, shape);
   }
   const shared = moe.sharedIntermediateSize;
-  if (shared > 0) {
+  if (shared > 0 && c.family === 'granitemoehybrid') {
+    graniteMlpMapping(c, map, hf, `${own}.moe.shared`, shared);
+  } else if (shared > 0) {
     const expert = `${block}.${names.shared ?? (moe.sharedGate ? 'shared_expert' : 'shared_experts')}`;
     if (moe.sharedGate)
       map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
@@ -126,6 +131,18 @@ export function moeMapping(
     map.fused(`${own}.moe.experts.${e}.in.weight`, slices, width);
     map.tensor(`${expert}.${down}.weight`, `${own}.moe.experts.${e}.out.weight`, width, moe.intermediateSize);
   }
+}
+
+/** Granite 4: the MLP of a layer without experts, and the expert that all tokens share, of `size`. */
+export function graniteMlpMapping(
+  c: NativeModelConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+  size: number,
+): void {
+  map.tensor(`${hf}.shared_mlp.input_linear.weight`, `${own}.in.weight`, 2 * size, c.hiddenSize);
+  map.tensor(`${hf}.shared_mlp.output_linear.weight`, `${own}.out.weight`, c.hiddenSize, size);
 }
 
 /** gpt-oss: what all experts have in one tensor, transposed, and pairs of gate and up as the parameters have them. */

@@ -16,6 +16,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   olmoe: { num_local_experts: 'num_experts' },
   ernie4_5_moe: { num_experts: 'moe_num_experts', num_experts_per_tok: 'moe_k' },
   minimax_m2: { num_experts: 'num_local_experts' },
+  granitemoehybrid: { layers_block_type: 'layer_types' },
   nemotron_h: {
     layer_types: 'layers_block_type',
     num_local_experts: 'n_routed_experts',

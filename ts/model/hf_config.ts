@@ -14,6 +14,7 @@ import { glm4v, glm4vMoe } from './hf_glm4v';
 import { gptOss } from './hf_gpt_oss';
 import { gpt2 } from './hf_gpt2';
 import { granite, graniteMoe } from './hf_granite';
+import { graniteHybrid } from './hf_granite_hybrid';
 import { hyV3 } from './hf_hy_v3';
 import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
 import { minimaxM2 } from './hf_minimax';
@@ -141,6 +142,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return granite(parsed as FamilyConfig<'granite'>, raw, where);
     case 'granitemoe':
       return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
+    case 'granitemoehybrid':
+      return graniteHybrid(parsed as FamilyConfig<'granitemoehybrid'>, raw, where);
     case 'glm':
       return glm(family, parsed as FamilyConfig<'glm'>, raw, where);
     case 'glm4':

@@ -45,6 +45,24 @@ export const mixtures = {
     num_local_experts: int(8, 'expertBlocks'),
     num_experts_per_tok: int(2, 'expertBlocks'),
   }),
+  granitemoehybrid: granite.omit({ mlp_bias: true }).extend({
+    layer_types: layerTypes,
+    num_local_experts: expertCount(8),
+    num_experts_per_tok: expertCount(2),
+    shared_intermediate_size: int(1024, 'width'),
+    position_embedding_type: z.string().nullish(),
+    mamba_n_heads: int(128, 'heads'),
+    mamba_n_groups: int(1, 'heads'),
+    mamba_d_state: int(256, 'headDim'),
+    mamba_d_head: z
+      .union([z.literal('auto'), count('headDim')])
+      .nullish()
+      .transform((v) => v ?? 'auto'),
+    mamba_d_conv: int(4, 'positions'),
+    mamba_expand: int(2, 'positions'),
+    mamba_conv_bias: bool(true),
+    mamba_proj_bias: bool(false),
+  }),
   qwen2_moe: z.object({
     ...decoder,
     ...qwenWindow,

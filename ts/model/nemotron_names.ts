@@ -1,6 +1,6 @@
-import type { NativeLinearConfig, NativeModelConfig, NativeMoeConfig } from '../native/bridge';
-import { CONV_WIDTH } from './conv_width';
+import type { NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import { moeMapping } from './expert_names';
+import { mambaMapping } from './mamba_names';
 import type { MappingBuilder } from './tensor_mapping';
 
 // Names of Nemotron-H's tensors: a block of the files is what looks across rows, an MLP, or experts; a layer of ours is one of the
@@ -39,26 +39,6 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
   ];
   map.fused(`${own}.qkv.weight`, slices, c.hiddenSize);
   map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, q);
-}
-
-function mambaMapping(
-  c: NativeModelConfig,
-  mamba: NativeLinearConfig,
-  map: MappingBuilder,
-  hf: string,
-  own: string,
-): void {
-  const { keyHeads, valueHeads, keyDim, valueDim, convBias } = mamba;
-  const values = valueHeads * valueDim;
-  const channels = values + 2 * keyHeads * keyDim;
-  map.tensor(`${hf}.in_proj.weight`, `${own}.in.weight`, values + channels + valueHeads, c.hiddenSize);
-  map.convolution(`${hf}.conv1d.weight`, `${own}.conv.weight`, channels, CONV_WIDTH);
-  if (convBias) map.tensor(`${hf}.conv1d.bias`, `${own}.conv.bias`, channels);
-  map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
-  map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
-  map.tensor(`${hf}.D`, `${own}.skip`, valueHeads);
-  map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, values);
-  map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
 }
 
 function latentMapping(

@@ -4,10 +4,12 @@ import {
   type ExpertFiles,
   expertFiles,
   gptOssExpertsMapping,
+  graniteMlpMapping,
   moeMapping,
   type StoredShapes,
 } from './expert_names';
 import type { Family } from './hf_schema';
+import { mambaMapping } from './mamba_names';
 import { nemotronMapping } from './nemotron_names';
 import { predictionBlock, predictionParts } from './prediction_layers';
 import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
@@ -81,7 +83,9 @@ function layerMapping(
 ): void {
   const own = `layers.${i}`;
   if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
-  if (c.linear !== null && c.linearLayers[i])
+  if (c.linear?.rule === 'mamba2' && c.linearLayers[i])
+    mambaMapping(c, c.linear, map, `${hf}.mamba`, `${own}.mamba`);
+  else if (c.linear !== null && c.linearLayers[i])
     deltaMapping(c, c.linear, map, `${hf}.linear_attn`, `${own}.delta`);
   else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
   const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
@@ -89,6 +93,7 @@ function layerMapping(
   if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
   if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
   else if (c.moe !== null && (c.moeLayers[i] ?? true)) moeMapping(c, c.moe, map, hf, own, experts);
+  else if (c.family === 'granitemoehybrid') graniteMlpMapping(c, map, hf, `${own}.mlp`, c.intermediateSize);
   else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
   if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
 }
@@ -268,6 +273,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   smollm3: 'SmolLM3',
   granite: 'Granite',
   granitemoe: 'GraniteMoe',
+  granitemoehybrid: 'GraniteMoeHybrid',
   glm: 'Glm',
   glm4: 'Glm4',
   exaone4: 'Exaone4',

@@ -42,7 +42,7 @@ describe('troupe validate', () => {
     ['zai-org/GLM-5', /needs the model family GLM other than/],
     ['zai-org/glm-4-9b-chat', /needs the model family GLM other than/],
     ['allenai/OLMo-7B-hf', /needs the model family of this name/],
-    ['ibm-granite/granite-4.0-h-tiny', /needs the model family of this name/],
+    ['ibm-granite/granite-20b-code-instruct-8k', /needs the model family of this name/],
     ['ibm-granite/granite-vision-3.2-2b', /needs images/],
   ])('a model that is not there: %s', async (name, message) => {
     await expect(check(name)).rejects.toThrow(message);
@@ -107,6 +107,7 @@ describe('troupe validate', () => {
     cwm: 'facebook/cwm',
     minimax_m2: 'MiniMaxAI/MiniMax-M2',
     hy_v3: 'tencent/Hy3-preview',
+    granitemoehybrid: 'ibm-granite/granite-4.0-h-tiny',
     nemotron_h: 'nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16',
     olmoe: 'allenai/OLMoE-1B-7B-0924-Instruct',
     olmo2: 'allenai/OLMo-2-1124-7B',

@@ -170,6 +170,7 @@ test.each<[string, object, number]>([
   ['smollm3', {}, 36],
   ['granite', {}, 32],
   ['granitemoe', {}, 32],
+  ['granitemoehybrid', {}, 32],
   ['glm4', {}, 40],
   ['ernie4_5', {}, 18],
   ['ernie4_5_moe', {}, 28],
