@@ -20,11 +20,25 @@ function scaled(
 ): NativeModelConfig {
   return {
     ...rmsDecoder(family, c, raw, where),
-    embeddingScale: c.embedding_multiplier,
-    attentionScale: c.attention_multiplier,
-    residualScale: c.residual_multiplier,
-    logitsScaling: c.logits_scaling,
-    qkvBias: c.attention_bias,
-    outputBias: c.attention_bias,
+    ...graniteFactors(c),
   };
 }
+
+/** Also of Granite 4, with the biases of attention. */
+export const graniteFactors = (
+  c: Pick<
+    FamilyConfig<'granitemoe'>,
+    | 'embedding_multiplier'
+    | 'attention_multiplier'
+    | 'residual_multiplier'
+    | 'logits_scaling'
+    | 'attention_bias'
+  >,
+) => ({
+  embeddingScale: c.embedding_multiplier,
+  attentionScale: c.attention_multiplier,
+  residualScale: c.residual_multiplier,
+  logitsScaling: c.logits_scaling,
+  qkvBias: c.attention_bias,
+  outputBias: c.attention_bias,
+});

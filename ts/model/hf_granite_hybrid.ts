@@ -5,6 +5,7 @@ import { CONV_WIDTH } from './conv_width';
 import { invalid, isObject, type Raw, rmsDecoder } from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
 import { MOST_KEY_DIM } from './hf_gated_delta';
+import { graniteFactors } from './hf_granite';
 import type { FamilyConfig } from './hf_schema';
 
 type Hybrid = FamilyConfig<'granitemoehybrid'>;
@@ -27,12 +28,7 @@ export function graniteHybrid(c: Hybrid, raw: Raw, where: string): NativeModelCo
     throw invalid(where, `num_experts_per_tok 0 of ${c.num_local_experts} experts: expected at least 1`);
   return {
     ...decoder,
-    embeddingScale: c.embedding_multiplier,
-    attentionScale: c.attention_multiplier,
-    residualScale: c.residual_multiplier,
-    logitsScaling: c.logits_scaling,
-    qkvBias: c.attention_bias,
-    outputBias: c.attention_bias,
+    ...graniteFactors(c),
     positions: turns ? 'rope' : 'none',
     ropeInvFreq: turns ? ropeInvFreq : new Float64Array(0),
     // Of layers without experts; of experts it is intermediate_size.

@@ -8,9 +8,6 @@ namespace {
 
 constexpr float kLengthEps = 1e-6f;  // of the squared length of q and k
 
-TROUPE_INLINE float softplus(float x) {
-  return x > 20.0f ? x : __builtin_log1pf(__builtin_expf(x));
-}
 TROUPE_INLINE float sigmoid(float x) {
   return 1.0f / (1.0f + __builtin_expf(-x));
 }

@@ -6,10 +6,6 @@ namespace troupe::kernels::TROUPE_ISA {
 
 namespace {
 
-TROUPE_INLINE float softplus(float x) {
-  return x > 20.0f ? x : __builtin_log1pf(__builtin_expf(x));
-}
-
 template <typename T>
 void inputs(const MambaInputs& a) {
   const T* a_log = static_cast<const T*>(a.a_log);

@@ -83,6 +83,11 @@ TROUPE_INLINE float vector_sigmoid(float x) {
   return 1.0f / (1.0f + vector_exp(-x));
 }
 
+// log(1 + e^x), from 20 on x itself, as in LibTorch; of single numbers, by the library's functions.
+TROUPE_INLINE float softplus(float x) {
+  return x > 20.0f ? x : __builtin_log1pf(__builtin_expf(x));
+}
+
 // tanh x within 3 ulp: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
 TROUPE_INLINE float vector_tanh(float x) {
   const float magnitude = __builtin_fabsf(x);
