@@ -11,6 +11,7 @@ const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 /** Models of a family that people train. A family without an entry here stops the script: say what it is for. */
 const EXAMPLES = {
   llama: 'Llama 2, 3, 3.1, 3.2; SmolLM 2; DeepSeek-R1-Distill-Llama',
+  arcee: 'AFM-4.5B',
   mistral: 'Mistral 7B, Mistral NeMo, Mistral Small 3; 3.1, 3.2 ([the text part](#the-text-part-of-a-model))',
   ministral3: 'Ministral 3: 3B, 8B, 14B ([the text part](#the-text-part-of-a-model))',
   qwen2: 'Qwen 2, Qwen 2.5, Qwen2.5-Math, Qwen2.5-Coder; DeepSeek-R1-Distill-Qwen',
@@ -23,6 +24,7 @@ const EXAMPLES = {
   smollm3: 'SmolLM3',
   granite: 'Granite 3.0, 3.1, 3.2, 3.3: 2B, 8B',
   granitemoe: 'Granite 3.0, 3.1: 1B-A400M, 3B-A800M; PowerMoE-3B',
+  granitemoeshared: 'moe-7b-1b-active-shared-experts',
   granitemoehybrid: 'Granite 4.0: h-350m, h-1b, h-micro, h-tiny, h-small, and those without h',
   glm: 'GLM-4-9B, GLM-4-9B-Chat, as `-hf`',
   glm4: 'GLM-4-0414 9B, 32B; GLM-Z1',
@@ -40,6 +42,7 @@ const EXAMPLES = {
   qwen3_5_moe_text: 'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B ([the language model](#linear-attention))',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7',
   dots1: 'dots.llm1',
+  solar_open: 'Solar-Open-100B',
   olmoe: 'OLMoE-1B-7B',
   ernie4_5_moe: 'ERNIE-4.5-21B-A3B, 300B-A47B',
   minimax_m2: 'MiniMax-M2 ([FP8](#fp8))',

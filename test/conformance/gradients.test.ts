@@ -36,6 +36,9 @@ describe.each(
       'nemotron_h_latent',
       'granitemoehybrid',
       'granitemoehybrid_dense',
+      'granitemoeshared',
+      'arcee',
+      'solar_open',
     ],
   ].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),

@@ -40,6 +40,9 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['ernie4_5_moe', 'actor', ['q_proj', 'v_proj', 'o_proj']],
   // PEFT refuses adapters of out_proj in a model with Mamba.
   ['nemotron_h', 'actor', ['in_proj', 'q_proj', 'k_proj', 'o_proj']],
+  ['arcee', 'actor', 'all-linear'],
+  ['granitemoeshared', 'actor', 'all-linear'],
+  ['solar_open', 'actor', ['q_proj', 'k_proj', 'o_proj']],
   ['granitemoehybrid', 'actor', ['in_proj', 'q_proj', 'v_proj', 'o_proj', 'input_linear', 'output_linear']],
   ['nemotron_h_latent', 'actor', ['in_proj', 'fc1_latent_proj', 'fc2_latent_proj']],
   ['llama_gqa', 'critic', 'all-linear'],

@@ -50,11 +50,13 @@ const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   exaone_moe: { correction: 'e_score_correction_bias' },
   nemotron_h: { block: 'mixer' },
   granitemoe: GRANITE,
+  granitemoeshared: GRANITE,
   granitemoehybrid: GRANITE,
 } satisfies Partial<Record<Family, Partial<ExpertNames>>>;
 
 const namesOf = (family: string): ExpertNames => ({ ...NAMES, ...OTHER_NAMES[family] });
 
+const GRANITES: ReadonlySet<string> = new Set<Family>(['granitemoe', 'granitemoeshared', 'granitemoehybrid']);
 const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_5_moe']);
 
 /**
@@ -63,7 +65,7 @@ const QWEN35: ReadonlySet<string> = new Set<Family>(['qwen3_5_moe_text', 'qwen3_
  * them as they are. One of the two tensors of a layer may be square, so that both are looked at.
  */
 export function expertFiles(c: NativeModelConfig, block: string, stored: StoredShapes): ExpertFiles {
-  if (c.family === 'granitemoe' || c.family === 'granitemoehybrid') return 'in_one';
+  if (GRANITES.has(c.family)) return 'in_one';
   if (QWEN35.has(c.family)) return stored.has(`${block}.experts.gate_up_proj`) ? 'in_one' : 'apart';
   if (c.family !== 'qwen3_vl_moe') return 'apart';
   const straight =
@@ -103,7 +105,7 @@ export function moeMapping(
     map.buffer(`${block}.${names.correction}`, `${own}.moe.router.correction_bias`, shape);
   }
   const shared = moe.sharedIntermediateSize;
-  if (shared > 0 && c.family === 'granitemoehybrid') {
+  if (shared > 0 && GRANITES.has(c.family)) {
     graniteMlpMapping(c, map, hf, `${own}.moe.shared`, shared);
   } else if (shared > 0) {
     const expert = `${block}.${names.shared ?? (moe.sharedGate ? 'shared_expert' : 'shared_experts')}`;
@@ -133,7 +135,7 @@ export function moeMapping(
   }
 }
 
-/** Granite 4: the MLP of a layer without experts, and the expert that all tokens share, of `size`. */
+/** Granite's expert that all tokens share, of `size`, and the MLP of Granite 4's layers without experts. */
 export function graniteMlpMapping(
   c: NativeModelConfig,
   map: MappingBuilder,

@@ -13,6 +13,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   qwen3_5_moe_text: { num_local_experts: 'num_experts' },
   glm4_moe: { num_local_experts: 'n_routed_experts' },
   dots1: { num_local_experts: 'n_routed_experts' },
+  solar_open: { num_local_experts: 'n_routed_experts' },
   olmoe: { num_local_experts: 'num_experts' },
   ernie4_5_moe: { num_experts: 'moe_num_experts', num_experts_per_tok: 'moe_k' },
   minimax_m2: { num_experts: 'num_local_experts' },

@@ -9,11 +9,11 @@ import { exaone4, exaoneMoe } from './hf_exaone';
 import { behindDense, deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
-import { glm, glm4, glm4Moe } from './hf_glm4';
+import { glm, glm4, glm4Moe, solarOpen } from './hf_glm4';
 import { glm4v, glm4vMoe } from './hf_glm4v';
 import { gptOss } from './hf_gpt_oss';
 import { gpt2 } from './hf_gpt2';
-import { granite, graniteMoe } from './hf_granite';
+import { granite, graniteMoe, graniteMoeShared } from './hf_granite';
 import { graniteHybrid } from './hf_granite_hybrid';
 import { hyV3 } from './hf_hy_v3';
 import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
@@ -93,10 +93,12 @@ function asObject(raw: unknown, where: string): Raw {
 
 function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {
   switch (family) {
-    case 'llama': {
+    case 'llama':
+    case 'arcee': {
       const c = parsed as FamilyConfig<'llama'>;
       return {
         ...rmsDecoder(family, c, raw, where),
+        gatedMlp: family === 'llama',
         qkvBias: c.attention_bias,
         outputBias: c.attention_bias,
         mlpBias: c.mlp_bias,
@@ -142,6 +144,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return granite(parsed as FamilyConfig<'granite'>, raw, where);
     case 'granitemoe':
       return graniteMoe(parsed as FamilyConfig<'granitemoe'>, raw, where);
+    case 'granitemoeshared':
+      return graniteMoeShared(parsed as FamilyConfig<'granitemoeshared'>, raw, where);
     case 'granitemoehybrid':
       return graniteHybrid(parsed as FamilyConfig<'granitemoehybrid'>, raw, where);
     case 'glm':
@@ -186,6 +190,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return gatedDeltaMoe(family, parsed as FamilyConfig<'qwen3_5_moe_text'>, raw, where);
     case 'glm4_moe':
       return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
+    case 'solar_open':
+      return solarOpen(parsed as FamilyConfig<'solar_open'>, raw, where);
     case 'dots1':
       return dots1(parsed as FamilyConfig<'dots1'>, raw, where);
     case 'minimax_m2':

@@ -1,5 +1,5 @@
 // What config.json says of GLM-4 and GLM-4-0414, where a half of each head turns, in pairs side by side, the latter with norms behind attention and MLP,
-// too, and of GLM-4.5.
+// too, and of GLM-4.5; and of Solar Open, whose layers all have its experts.
 import type { NativeModelConfig } from '../native/bridge';
 import { type Raw, rmsDecoder } from './hf_decoder';
 import { behindDense, deepseekExperts } from './hf_experts';
@@ -28,5 +28,14 @@ export function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): N
     qkNorm: c.use_qk_norm,
     qkvBias: c.attention_bias,
     ...deepseekExperts(c, behindDense(c), where),
+  };
+}
+
+export function solarOpen(c: FamilyConfig<'solar_open'>, raw: Raw, where: string): NativeModelConfig {
+  const { moe_intermediate_size: intermediate_size } = c;
+  return {
+    ...rmsDecoder('solar_open', { ...c, intermediate_size }, raw, where, { defaultTheta: 1e6 }),
+    qkvBias: c.attention_bias,
+    ...deepseekExperts(c, new Array(c.num_hidden_layers).fill(true), where),
   };
 }

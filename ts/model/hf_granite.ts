@@ -12,8 +12,22 @@ export function graniteMoe(c: FamilyConfig<'granitemoe'>, raw: Raw, where: strin
   return { ...scaled('granitemoe', c, raw, where), ...mixtralExperts(c) };
 }
 
+/** Experts beside one that all tokens share. */
+export function graniteMoeShared(
+  c: FamilyConfig<'granitemoeshared'>,
+  raw: Raw,
+  where: string,
+): NativeModelConfig {
+  const { moe, moeLayers } = mixtralExperts(c);
+  return {
+    ...scaled('granitemoeshared', c, raw, where),
+    moe: { ...moe, sharedIntermediateSize: c.shared_intermediate_size, sharedGate: false },
+    moeLayers,
+  };
+}
+
 function scaled(
-  family: 'granite' | 'granitemoe',
+  family: 'granite' | 'granitemoe' | 'granitemoeshared',
   c: FamilyConfig<'granite'> | FamilyConfig<'granitemoe'>,
   raw: Raw,
   where: string,

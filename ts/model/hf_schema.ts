@@ -92,6 +92,17 @@ export const schemas = {
     attention_bias: bool(false),
     mlp_bias: bool(false),
   }),
+  arcee: z.object({
+    ...decoder,
+    hidden_size: int(2560, 'width'),
+    intermediate_size: int(18432, 'width'),
+    hidden_act: text('relu2'),
+    max_position_embeddings: int(4096, 'positions'),
+    rms_norm_eps: real(1e-5),
+    eos_token_id: tokenIds.transform((v) => v ?? 128001),
+    attention_bias: bool(false),
+    mlp_bias: bool(false),
+  }),
   seed_oss: z.object({
     ...decoder,
     vocab_size: int(155136, 'vocabulary'),

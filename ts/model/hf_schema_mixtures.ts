@@ -1,5 +1,6 @@
 // config.json of the families that have experts, or linear attention (hf_schema.ts).
 import { z } from 'zod';
+import { MODEL_LIMITS } from '../base/limits';
 import {
   bool,
   count,
@@ -44,6 +45,17 @@ export const mixtures = {
   granitemoe: granite.omit({ mlp_bias: true }).extend({
     num_local_experts: int(8, 'expertBlocks'),
     num_experts_per_tok: int(2, 'expertBlocks'),
+  }),
+  granitemoeshared: granite.omit({ mlp_bias: true }).extend({
+    num_local_experts: int(8, 'expertBlocks'),
+    num_experts_per_tok: int(2, 'expertBlocks'),
+    shared_intermediate_size: z
+      .number()
+      .int()
+      .min(0)
+      .max(MODEL_LIMITS.width)
+      .nullish()
+      .transform((v) => v ?? 0),
   }),
   granitemoehybrid: granite.omit({ mlp_bias: true }).extend({
     layer_types: layerTypes,
@@ -98,6 +110,15 @@ export const mixtures = {
     num_experts: expertCount(128),
   }),
   glm4_moe: glm4Moe,
+  solar_open: glm4Moe
+    .omit({ intermediate_size: true, use_qk_norm: true, first_k_dense_replace: true })
+    .extend({
+      vocab_size: int(196608, 'vocabulary'),
+      num_hidden_layers: int(48, 'layers'),
+      num_attention_heads: int(64, 'heads'),
+      head_dim: int(128, 'headDim'),
+      moe_intermediate_size: int(1280, 'width'),
+    }),
   dots1: z.object({
     ...decoder,
     vocab_size: int(152064, 'vocabulary'),

@@ -94,7 +94,7 @@ function layerMapping(
   if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
   else if (c.moe !== null && (c.moeLayers[i] ?? true)) moeMapping(c, c.moe, map, hf, own, experts);
   else if (c.family === 'granitemoehybrid') graniteMlpMapping(c, map, hf, `${own}.mlp`, c.intermediateSize);
-  else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
+  else mlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
   if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
 }
 
@@ -207,12 +207,12 @@ function deltaMapping(
   map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
 }
 
-function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const slices = (leaf: string): FusedRows[] =>
     c.family === 'phi3' || c.family === 'glm' || hasGlm4Names(c)
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [
-          { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
+          ...(c.gatedMlp ? [{ hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize }] : []),
           { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
         ];
   map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
@@ -261,6 +261,7 @@ export const valueHeadName = (family: string): string => (family === 'gpt2' ? 'c
 
 const ARCHITECTURES: Readonly<Record<Family, string>> = {
   llama: 'Llama',
+  arcee: 'Arcee',
   mistral: 'Mistral',
   ministral3: 'Ministral3',
   qwen2: 'Qwen2',
@@ -273,6 +274,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   smollm3: 'SmolLM3',
   granite: 'Granite',
   granitemoe: 'GraniteMoe',
+  granitemoeshared: 'GraniteMoeShared',
   granitemoehybrid: 'GraniteMoeHybrid',
   glm: 'Glm',
   glm4: 'Glm4',
@@ -291,6 +293,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen3_5_moe_text: 'Qwen3_5Moe',
   glm4_moe: 'Glm4Moe',
   dots1: 'Dots1',
+  solar_open: 'SolarOpen',
   ernie4_5_moe: 'Ernie4_5_Moe',
   minimax_m2: 'MiniMaxM2',
   hy_v3: 'HYV3',
