@@ -282,6 +282,20 @@ test.each(SECTIONED)(
   },
 );
 
+test.each([
+  ['{"a": {"b": 1}', '}'],
+  ['{"a": [{"b": "</tool_call>"', ''],
+  ['{"a": 1, "b"', ''],
+  ['{"a": 1}', ''],
+])('hermes: brackets that %s lacks hide no call behind them, and no part of a tag is text', (broken, end) => {
+  const written = (source: string): string => `<tool_call>{"name": "f", "arguments": ${source}`;
+  const response = `${written(broken)}${end}</tool_call>\n${written('{}')}}</tool_call> so`;
+  for (const size of [1, 2, 3, 7, response.length]) {
+    const { text, calls } = read('hermes', response, size);
+    expect([size, text, calls.map((call) => call.arguments)]).toEqual([size, ' so', [broken + end, '{}']]);
+  }
+});
+
 test('of arguments that come twice the first ones count', () => {
   for (const second of ['{"b": 2}', '"more"', 'null']) {
     const body = `{"name": "f", "arguments": {"a": 1}, "parameters": ${second}, "arguments": ${second}}`;

@@ -1,6 +1,7 @@
 // One JSON object {"name": …, "arguments": {…}}, character by character, whose arguments are given out before it is complete.
 
 const SPACE = /\s/;
+const TAG = '<';
 /** Names of the arguments in the families. */
 const ARGUMENTS = ['arguments', 'parameters'];
 
@@ -23,6 +24,8 @@ export class ValueEnd {
       }
       return false;
     }
+    // No part of JSON, but what a closing tag begins with: a bracket that is missing hides no call behind this one.
+    if (c === TAG) return 'before';
     if (c === '"') this.inString = true;
     else if (c === '{' || c === '[') this.depth++;
     else if (c === '}' || c === ']') {
@@ -78,28 +81,28 @@ export class CallReader {
     return more;
   }
 
-  /** Whether the character was used; one that ends a number is looked at again. */
+  /** Whether the character was used; one that ends a number, or may begin a tag, is looked at again. */
   private take(c: string): boolean {
     if (this.value !== null) return this.takeOfValue(c);
     if (SPACE.test(c)) return true;
     switch (this.expected) {
       case 'object':
         this.expected = c === '{' ? 'key' : 'failed';
-        return true;
+        return c !== TAG;
       case 'key':
         if (c === '"') this.begin(c);
         else this.expected = c === '}' ? this.ended() : 'failed';
-        return true;
+        return c !== TAG;
       case 'colon':
         this.expected = c === ':' ? 'value' : 'failed';
-        return true;
+        return c !== TAG;
       case 'value':
-        if (c === ',' || c === '}' || c === ']') this.expected = 'failed';
+        if (c === ',' || c === '}' || c === ']' || c === TAG) this.expected = 'failed';
         else this.begin(c);
-        return true;
+        return c !== TAG;
       default:
         this.expected = c === ',' ? 'key' : c === '}' ? this.ended() : 'failed';
-        return true;
+        return c !== TAG;
     }
   }
 
