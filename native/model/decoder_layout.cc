@@ -182,7 +182,9 @@ class DecoderLayout {
     std::vector<CutBlock> inputs{even(values)};
     inputs.insert(inputs.end(), channels.begin(), channels.end());
     inputs.push_back(even(heads));
-    add_weight(prefix + "in", mamba.columns(), c_.hidden_size, rows(std::move(inputs)));
+    // No matrix of one purpose: Muon leaves it to AdamW, as in Megatron-LM
+    // (megatron/core/ssm/mamba_mixer.py).
+    add_matrix(prefix + "in.weight", mamba.columns(), c_.hidden_size, rows(std::move(inputs)));
     add(prefix + "conv.weight", {mamba.channels(), kernels::kConvWidth}, InitialValue::kUniform,
         rows(channels));
     if (mamba.conv_bias) add(prefix + "conv.bias", {mamba.channels()}, InitialValue::kZero, rows(channels));

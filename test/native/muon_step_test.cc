@@ -49,6 +49,13 @@ std::map<std::string, at::Tensor> masters(const ParameterStore& store) {
 
 }  // namespace
 
+TEST(the_input_projection_of_mamba_2_is_no_matrix_of_one_purpose) {
+  ParameterStore store = store_of("nemotron_h");
+  CHECK(store.at("layers.0.mamba.in.weight").matrices.empty());
+  for (const char* matrix : {"layers.0.mamba.out", "layers.1.moe.latent.in", "layers.1.moe.shared.out"})
+    CHECK(store.at(std::string(matrix) + ".weight").matrices.size() == 1);
+}
+
 TEST(each_matrix_moves_by_its_own_direction) {
   at::manual_seed(7);
   for (const std::string variant : {"qwen3_next", "gpt2"}) {

@@ -79,7 +79,7 @@ test.each([
     MODEL,
     "'rope' | 'learned'",
     "'rope' | 'learned' | 'alibi'",
-    'createEngine.options.model.positions: the words alibi, learned, rope',
+    'createEngine.options.model.positions: the words alibi, learned, none, rope',
   ],
   [
     'a result under another name',
