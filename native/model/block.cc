@@ -96,7 +96,8 @@ void Block::enable_adapters(bool enabled) {
 }
 
 Block::OutputWeights Block::pack_output(bool last) const {
-  OutputWeights weights{attn_out_.pack_forward(), {}, {}, {}};
+  OutputWeights weights;
+  if (last || has_mlp_) weights.attn_out = attn_out_.pack_forward();
   if (!moe_ && has_mlp_) {
     weights.mlp_in = mlp_in_.pack_forward();
     if (last) weights.mlp_out = mlp_out_.pack_forward();

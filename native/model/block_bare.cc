@@ -19,12 +19,14 @@ void Block::output_alone(const at::Tensor& x, const at::Tensor& attn, const RowC
                          const at::Tensor& out, const OutputWeights& weights) const {
   if (!out.defined()) return;  // a backward pass needs nothing of it
   if (rows.exchange == nullptr) {
+    const bool in_place = out.is_alias_of(x);  // in a generation; what is added is read behind the product
     for_each_row_tile(
         x.size(0), rows.row_tile, x.device(),
         [&](int64_t begin, int64_t end) {
-          const at::Tensor sum = at::empty({end - begin, x.size(1)}, x.options());  // out may be x
+          const at::Tensor target = rows_of(out, begin, end);
+          const at::Tensor sum = in_place ? at::empty_like(target) : target;
           add_product(attn_out_, rows_of(attn, begin, end), rows_of(x, begin, end), sum, weights.attn_out);
-          rows_of(out, begin, end).copy_(sum);
+          if (in_place) target.copy_(sum);
         },
         weights.attn_out.packed());
     return;

@@ -1,2 +1,2 @@
-/** Rows that the causal convolution of a gated delta net has as inputs (native/kernels/cpu/gated_delta_kernels.h), as in all published models. */
+/** Rows that the causal convolution of linear attention has as inputs (native/kernels/cpu/gated_delta_kernels.h), as in all published models. */
 export const CONV_WIDTH = 4;

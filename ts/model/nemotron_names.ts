@@ -1,4 +1,5 @@
 import type { NativeModelConfig, NativeMoeConfig } from '../native/bridge';
+import { attentionMapping, mlpMapping } from './block_names';
 import { moeMapping } from './expert_names';
 import { mambaMapping } from './mamba_names';
 import type { MappingBuilder } from './tensor_mapping';
@@ -29,18 +30,6 @@ export function nemotronMapping(c: NativeModelConfig, map: MappingBuilder): void
   map.tensor('backbone.norm_f.weight', 'norm.weight', c.hiddenSize);
 }
 
-function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const q = c.numHeads * c.headDim;
-  const kv = c.numKvHeads * c.headDim;
-  const slices = [
-    { hf: `${hf}.q_proj.weight`, rows: q },
-    { hf: `${hf}.k_proj.weight`, rows: kv },
-    { hf: `${hf}.v_proj.weight`, rows: kv },
-  ];
-  map.fused(`${own}.qkv.weight`, slices, c.hiddenSize);
-  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, q);
-}
-
 function latentMapping(
   c: NativeModelConfig,
   { latentSize }: NativeMoeConfig,
@@ -51,9 +40,4 @@ function latentMapping(
   if (latentSize === 0) return;
   map.tensor(`${hf}.fc1_latent_proj.weight`, `${own}.in.weight`, latentSize, c.hiddenSize);
   map.tensor(`${hf}.fc2_latent_proj.weight`, `${own}.out.weight`, c.hiddenSize, latentSize);
-}
-
-function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  map.tensor(`${hf}.up_proj.weight`, `${own}.in.weight`, c.intermediateSize, c.hiddenSize);
-  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
 }

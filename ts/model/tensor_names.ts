@@ -1,4 +1,5 @@
-import type { NativeLatentConfig, NativeLinearConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
+import { attentionMapping, hasGlm4Names, mlpMapping } from './block_names';
 import { CONV_WIDTH } from './conv_width';
 import {
   type ExpertFiles,
@@ -12,7 +13,7 @@ import type { Family } from './hf_schema';
 import { mambaMapping } from './mamba_names';
 import { nemotronMapping } from './nemotron_names';
 import { predictionBlock, predictionParts } from './prediction_layers';
-import { type FusedRows, MappingBuilder, type TensorMapping } from './tensor_mapping';
+import { MappingBuilder, type TensorMapping } from './tensor_mapping';
 import { visionMapping } from './vision_names';
 
 /** The parts of one tensor of a checkpoint, in the order in which they lie there: one, where it is no part. */
@@ -108,9 +109,6 @@ function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: Store
   }
 }
 
-/** The decoder of GLM-4 (0414). */
-const hasGlm4Names = (c: NativeModelConfig): boolean => c.family === 'glm4' || c.family === 'glm4v';
-
 /** The norm behind attention, that before the MLP, and that behind it. */
 function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
   if (hasGlm4Names(c)) return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
@@ -120,60 +118,6 @@ function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
     c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm',
     'post_feedforward_layernorm',
   ];
-}
-
-function latentMapping(
-  c: NativeModelConfig,
-  latent: NativeLatentConfig,
-  map: MappingBuilder,
-  hf: string,
-  own: string,
-): void {
-  const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = latent;
-  const down = (file: string, name: string, rows: number): void => {
-    map.tensor(`${hf}.${file}.weight`, `${own}.${name}.weight`, rows, c.hiddenSize);
-    if (c.qkvBias) map.tensor(`${hf}.${file}.bias`, `${own}.${name}.bias`, rows);
-  };
-  const queries = c.numHeads * (stillDim + rotaryDim);
-  if (queryRank > 0) {
-    down('q_a_proj', 'q_a', queryRank);
-    map.tensor(`${hf}.q_a_layernorm.weight`, `${own}.q_norm.weight`, queryRank);
-    map.tensor(`${hf}.q_b_proj.weight`, `${own}.q.weight`, queries, queryRank);
-  } else {
-    map.tensor(`${hf}.q_proj.weight`, `${own}.q.weight`, queries, c.hiddenSize);
-  }
-  down('kv_a_proj_with_mqa', 'kv_a', keyRank + rotaryDim);
-  map.tensor(`${hf}.kv_a_layernorm.weight`, `${own}.kv_norm.weight`, keyRank);
-  map.tensor(`${hf}.kv_b_proj.weight`, `${own}.kv_b.weight`, c.numHeads * (stillDim + valueDim), keyRank);
-}
-
-function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const q = c.numHeads * c.headDim;
-  const kv = c.numKvHeads * c.headDim;
-  const queries = c.attentionGate ? 2 * q : q;
-  const slices = (leaf: string): FusedRows[] =>
-    c.family === 'phi3'
-      ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
-      : [
-          { hf: `${hf}.q_proj.${leaf}`, rows: queries },
-          { hf: `${hf}.k_proj.${leaf}`, rows: kv },
-          { hf: `${hf}.v_proj.${leaf}`, rows: kv },
-        ];
-  map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
-  if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
-  if (c.qkNorm || c.wholeQkNorm) {
-    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
-    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
-  }
-}
-
-function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  if (c.latent !== null) latentMapping(c, c.latent, map, hf, own);
-  else qkvMapping(c, map, hf, own);
-  const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
-  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
-  if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
-  if (c.attentionSinks) map.tensor(`${hf}.sinks`, `${own}.sinks`, c.numHeads);
 }
 
 /** The gated delta rule: Qwen3-Next has one matrix of q, k, v and z and one of b and a, Qwen3.5 three of them apart. */
@@ -205,20 +149,6 @@ function deltaMapping(
   map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
   map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, valueDim);
   map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
-}
-
-function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const slices = (leaf: string): FusedRows[] =>
-    c.family === 'phi3' || c.family === 'glm' || hasGlm4Names(c)
-      ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
-      : [
-          ...(c.gatedMlp ? [{ hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize }] : []),
-          { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
-        ];
-  map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
-  if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
-  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
-  if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
 }
 
 function gpt2Mapping(c: NativeModelConfig, map: MappingBuilder): void {

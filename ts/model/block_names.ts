@@ -1,0 +1,75 @@
+import type { NativeLatentConfig, NativeModelConfig } from '../native/bridge';
+import type { FusedRows, MappingBuilder } from './tensor_mapping';
+
+// Names of attention and of a dense MLP, whichever block of the files they are in.
+
+/** The decoder of GLM-4 (0414). */
+export const hasGlm4Names = (c: NativeModelConfig): boolean => c.family === 'glm4' || c.family === 'glm4v';
+
+function latentMapping(
+  c: NativeModelConfig,
+  latent: NativeLatentConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = latent;
+  const down = (file: string, name: string, rows: number): void => {
+    map.tensor(`${hf}.${file}.weight`, `${own}.${name}.weight`, rows, c.hiddenSize);
+    if (c.qkvBias) map.tensor(`${hf}.${file}.bias`, `${own}.${name}.bias`, rows);
+  };
+  const queries = c.numHeads * (stillDim + rotaryDim);
+  if (queryRank > 0) {
+    down('q_a_proj', 'q_a', queryRank);
+    map.tensor(`${hf}.q_a_layernorm.weight`, `${own}.q_norm.weight`, queryRank);
+    map.tensor(`${hf}.q_b_proj.weight`, `${own}.q.weight`, queries, queryRank);
+  } else {
+    map.tensor(`${hf}.q_proj.weight`, `${own}.q.weight`, queries, c.hiddenSize);
+  }
+  down('kv_a_proj_with_mqa', 'kv_a', keyRank + rotaryDim);
+  map.tensor(`${hf}.kv_a_layernorm.weight`, `${own}.kv_norm.weight`, keyRank);
+  map.tensor(`${hf}.kv_b_proj.weight`, `${own}.kv_b.weight`, c.numHeads * (stillDim + valueDim), keyRank);
+}
+
+function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const q = c.numHeads * c.headDim;
+  const kv = c.numKvHeads * c.headDim;
+  const queries = c.attentionGate ? 2 * q : q;
+  const slices = (leaf: string): FusedRows[] =>
+    c.family === 'phi3'
+      ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
+      : [
+          { hf: `${hf}.q_proj.${leaf}`, rows: queries },
+          { hf: `${hf}.k_proj.${leaf}`, rows: kv },
+          { hf: `${hf}.v_proj.${leaf}`, rows: kv },
+        ];
+  map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
+  if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
+  if (c.qkNorm || c.wholeQkNorm) {
+    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
+    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
+  }
+}
+
+export function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  if (c.latent !== null) latentMapping(c, c.latent, map, hf, own);
+  else qkvMapping(c, map, hf, own);
+  const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
+  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
+  if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+  if (c.attentionSinks) map.tensor(`${hf}.sinks`, `${own}.sinks`, c.numHeads);
+}
+
+export function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const slices = (leaf: string): FusedRows[] =>
+    c.family === 'phi3' || c.family === 'glm' || hasGlm4Names(c)
+      ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
+      : [
+          ...(c.gatedMlp ? [{ hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize }] : []),
+          { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
+        ];
+  map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
+  if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
+  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
+  if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+}
