@@ -33,6 +33,7 @@ const EXAMPLES = {
   cwm: 'CWM, of code',
   olmo2: 'OLMo 2: 1B, 7B, 13B, 32B, and what was trained from them',
   olmo3: 'OLMo 3: 7B, 32B; Base, Think, Instruct, RL-Zero',
+  olmo_hybrid: 'OLMo Hybrid 7B: Base, Instruct, Think ([its positions](#olmo-hybrid))',
   phi3: 'Phi-3, Phi-3.5, Phi-4, Phi-4-mini',
   mixtral: 'Mixtral 8x7B, 8x22B',
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',

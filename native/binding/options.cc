@@ -53,6 +53,7 @@ ModelConfig read_model(const Field& dto) {
                                        Activation::kClampedSwiglu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned, PositionKind::kNone};
   constexpr std::array kRules = {LinearRule::kGatedDelta, LinearRule::kMamba2};
+  constexpr std::array kMatrices = {DeltaMatrices::kJoined, DeltaMatrices::kByKeyHead, DeltaMatrices::kApart};
   ModelConfig model;
   model.family = dto["family"].string();
   model.head = kHeads[dto["head"].word({"lm", "value"})];
@@ -121,14 +122,17 @@ ModelConfig read_model(const Field& dto) {
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field linear = dto["linear"]; !linear.is_null()) {
-    model.linear = LinearAttentionConfig{kRules[linear["rule"].word({"gated_delta", "mamba2"})],
-                                         linear["keyHeads"].integer(),
-                                         linear["valueHeads"].integer(),
-                                         linear["keyDim"].integer(),
-                                         linear["valueDim"].integer(),
-                                         linear["interleaved"].boolean(),
-                                         linear["convBias"].boolean(),
-                                         linear["leastStep"].number()};
+    model.linear =
+        LinearAttentionConfig{kRules[linear["rule"].word({"gated_delta", "mamba2"})],
+                              linear["keyHeads"].integer(),
+                              linear["valueHeads"].integer(),
+                              linear["keyDim"].integer(),
+                              linear["valueDim"].integer(),
+                              kMatrices[linear["matrices"].word({"joined", "by_key_head", "apart"})],
+                              linear["convBias"].boolean(),
+                              linear["leastStep"].number(),
+                              linear["betaScale"].number(),
+                              linear["normEps"].number()};
   }
   model.linear_layers = dto["linearLayers"].booleans();
   model.bare_layers = dto["bareLayers"].booleans();

@@ -167,7 +167,7 @@ void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& 
   unit.narrow(1, 0, spec.key_heads).mul_(std::pow(static_cast<double>(spec.key_dim), -0.5));
   out.x.narrow(1, 0, 2 * keys).copy_(unit.flatten(1));
   out.x.narrow(1, 2 * keys, values).copy_(all.narrow(1, 2 * keys, values));
-  out.beta.copy_(at::sigmoid(wide(gates.b)));
+  out.beta.copy_(at::sigmoid(wide(gates.b)) * gates.beta_scale);
   const at::Tensor step = at::softplus(wide(gates.a) + wide(gates.dt_bias));
   out.decay.copy_(at::exp(-at::exp(wide(gates.a_log)) * step));
 }
@@ -182,7 +182,7 @@ void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const Del
   scale.narrow(1, 0, spec.key_heads).mul_(std::pow(static_cast<double>(spec.key_dim), -0.5));
   d.copy_(scale * (d - both * (d * both).sum(2, true) * inverse.square()));
   const at::Tensor beta = at::sigmoid(wide(gates.b));
-  db.copy_(gradients.beta * beta * (1 - beta));
+  db.copy_(gates.beta_scale * gradients.beta * beta * (1 - beta));
   const at::Tensor sum = wide(gates.a) + wide(gates.dt_bias), rate = -at::exp(wide(gates.a_log));
   const at::Tensor by_step = gradients.decay * rate * at::sigmoid(sum);
   da.copy_(by_step);

@@ -173,6 +173,7 @@ void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& 
                                                       {gates.a.const_data_ptr(), gates.a.stride(0)},
                                                       gates.a_log.const_data_ptr(),
                                                       gates.dt_bias.const_data_ptr(),
+                                                      static_cast<float>(gates.beta_scale),
                                                       out.x.mutable_data_ptr<float>(),
                                                       out.decay.mutable_data_ptr<float>(),
                                                       out.beta.mutable_data_ptr<float>()});
@@ -191,6 +192,7 @@ void delta_inputs_backward(const DeltaSpec& spec, const at::Tensor& x, const Del
                                                                {gates.a.const_data_ptr(), gates.a.stride(0)},
                                                                gates.a_log.const_data_ptr(),
                                                                gates.dt_bias.const_data_ptr(),
+                                                               static_cast<float>(gates.beta_scale),
                                                                gradients.x.mutable_data_ptr<float>(),
                                                                gradients.decay.const_data_ptr<float>(),
                                                                gradients.beta.const_data_ptr<float>(),

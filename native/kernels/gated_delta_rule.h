@@ -35,10 +35,12 @@ struct DeltaRows {
   }
 };
 
-// What a layer has per value head: decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b).
+// What a layer has per value head: decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = beta_scale
+// sigmoid(b).
 struct DeltaGates {
   at::Tensor b, a;            // [n, Hv] with adjacent columns
   at::Tensor a_log, dt_bias;  // [Hv]
+  double beta_scale = 1;
 };
 
 // From x [n, 2 Hk Dk + Hv Dv], what the convolution gave, in the compute dtype. Row-local.

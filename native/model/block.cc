@@ -37,11 +37,11 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   gated_heads_ = config.attention_gate && !config.is_linear_layer(layer);
   const std::string prefix = config.prefix + "layers." + std::to_string(layer) + ".";
   attention_.causal = config.causal;
-  if (config.input_norms) {
+  if (config.has_input_norms(layer)) {
     attn_norm_ = Norm(store, config, prefix + "attn_norm");
     if (has_mlp_) mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
   }
-  if (config.post_norms) {
+  if (config.has_post_norms(layer)) {
     attn_post_norm_ = Norm(store, config, prefix + "attn_post_norm");
     mlp_post_norm_ = Norm(store, config, prefix + "mlp_post_norm");
   }
@@ -60,7 +60,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     q_norm_grad_ = q.grad;
     k_norm_grad_ = k.grad;
   }
-  if (config.whole_qk_norm)
+  if (config.whole_qk_norm && !linear_)
     whole_qk_norm_ = std::make_unique<WholeQkNorm>(store, config, part, prefix + "attn");
   if (config.attention_sinks && !linear_) {
     const Parameter& sinks = store.at(prefix + "attn.sinks");

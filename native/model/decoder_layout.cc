@@ -162,7 +162,8 @@ class DecoderLayout {
     std::vector<CutBlock> inputs{even(keys),   even(keys),  even(values),
                                  even(values), even(heads), even(heads)};
     std::vector<int64_t> matrices{delta.channels(), values, heads, heads};
-    if (delta.interleaved) {
+    if (delta.matrices == DeltaMatrices::kApart) matrices = {keys, keys, values, values, heads, heads};
+    if (delta.matrices == DeltaMatrices::kByKeyHead) {
       inputs = {even(2 * keys + 2 * values), even(2 * heads)};
       matrices = {2 * keys + 2 * values, 2 * heads};
     }
@@ -258,16 +259,16 @@ class DecoderLayout {
            .layer = c_.prefix.empty() ? std::optional<int64_t>(layer) : std::nullopt,
            .trainable = !frozen_,
            .before_layers = !c_.prefix.empty()});
-    if (c_.input_norms) add_norm(prefix + "attn_norm", own_rows);
+    if (c_.has_input_norms(layer)) add_norm(prefix + "attn_norm", own_rows);
     if (c_.is_linear_layer(layer)) {
       const std::string mixer = prefix + linear_attention_name(*c_.linear) + ".";
       c_.linear->rule == LinearRule::kMamba2 ? add_mamba2(mixer) : add_delta_net(mixer);
     } else {
       add_attention(prefix + "attn.");
     }
-    if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
+    if (c_.has_post_norms(layer)) add_norm(prefix + "attn_post_norm", own_rows);
     if (!c_.has_mlp(layer)) return;
-    if (c_.input_norms) add_norm(prefix + "mlp_norm", own_rows);
+    if (c_.has_input_norms(layer)) add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
       if (c_.moe->correction_bias) {
         const size_t own = target_;
@@ -312,7 +313,7 @@ class DecoderLayout {
                  mlp_matrices(size));
       add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
     }
-    if (c_.post_norms) add_norm(prefix + "mlp_post_norm", own_rows);
+    if (c_.has_post_norms(layer)) add_norm(prefix + "mlp_post_norm", own_rows);
   }
 
   void add_prediction_layers() {

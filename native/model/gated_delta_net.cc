@@ -17,14 +17,14 @@ void GatedDeltaNet::prepare_backward(const BackwardRows& rows, const SmallGradie
 
 void GatedDeltaNet::finish(const at::Tensor& given, const ops::DeltaRows& rows, const at::Tensor& mixed,
                            const at::Tensor& out) const {
-  ops::gated_norm_forward({config_.value_dim, eps_}, given, gate(mixed), small_.norm.value, out);
+  ops::gated_norm_forward({config_.value_dim, config_.norm_eps}, given, gate(mixed), small_.norm.value, out);
 }
 
 void GatedDeltaNet::finish_backward(const at::Tensor& d_out, const at::Tensor& rule, const at::Tensor& mixed,
                                     const at::Tensor& d_rule, const at::Tensor& d_mixed,
                                     const SmallGradients& sums) const {
-  ops::gated_norm_backward({config_.value_dim, eps_}, d_out, rule, gate(mixed), small_.norm.value, d_rule,
-                           gate(d_mixed), sums.norm);
+  ops::gated_norm_backward({config_.value_dim, config_.norm_eps}, d_out, rule, gate(mixed), small_.norm.value,
+                           d_rule, gate(d_mixed), sums.norm);
 }
 
 }  // namespace troupe

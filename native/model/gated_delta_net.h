@@ -28,7 +28,8 @@ class GatedDeltaNet final : public LinearAttention {
 
  private:
   ops::DeltaGates gates(const at::Tensor& mixed) const {
-    return {head_columns(mixed, 0), head_columns(mixed, 1), small_.a_log.value, small_.dt_bias.value};
+    return {head_columns(mixed, 0), head_columns(mixed, 1), small_.a_log.value, small_.dt_bias.value,
+            config_.beta_scale};
   }
 };
 

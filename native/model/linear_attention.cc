@@ -44,7 +44,6 @@ int64_t tiles_of(const at::Tensor& rows) {
 LinearAttention::LinearAttention(const ParameterStore& store, const ModelConfig& config,
                                  const std::string& name)
     : config_(*config.linear),
-      eps_(config.norm_eps),
       spec_{config_.key_heads, config_.value_heads, config_.key_dim, config_.value_dim,
             config_.rule == LinearRule::kGatedDelta} {
   const auto take = [&](const char* leaf) -> Trained {

@@ -113,7 +113,6 @@ class LinearAttention {
   }
 
   LinearAttentionConfig config_;
-  double eps_;  // of the norm
   ops::DeltaSpec spec_;
   Small small_;
 

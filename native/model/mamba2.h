@@ -33,7 +33,7 @@ class Mamba2 final : public LinearAttention {
   ops::MambaSteps steps(const at::Tensor& mixed) const {
     return {head_columns(mixed, 0), small_.a_log.value, small_.dt_bias.value, config_.least_step};
   }
-  ops::GatedNormSpec norm() const { return {config_.values() / config_.key_heads, eps_, true}; }
+  ops::GatedNormSpec norm() const { return {config_.values() / config_.key_heads, config_.norm_eps, true}; }
 };
 
 }  // namespace troupe

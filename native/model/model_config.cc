@@ -51,12 +51,15 @@ void validate_linear(const ModelConfig& c) {
           "[model] expected linear.key_dim of at most ", kernels::kMaxDeltaKeyDim, ", got ", linear.key_dim);
   require(linear.least_step >= 0 && std::isfinite(linear.least_step), ErrorCode::kInvalidModel,
           "[model] expected a finite linear.least_step >= 0, got ", linear.least_step);
+  require(linear.beta_scale > 0 && std::isfinite(linear.beta_scale), ErrorCode::kInvalidModel,
+          "[model] expected a finite linear.beta_scale > 0, got ", linear.beta_scale);
+  require(linear.norm_eps > 0 && std::isfinite(linear.norm_eps), ErrorCode::kInvalidModel,
+          "[model] expected a finite linear.norm_eps > 0, got ", linear.norm_eps);
   require(static_cast<int64_t>(c.linear_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
           "[model] expected one linear_layers entry per layer (", c.num_layers, "), got ",
           c.linear_layers.size());
-  require(!c.latent && !c.post_norms && c.norm == NormKind::kRms, ErrorCode::kInvalidModel,
-          "[model] layers of linear attention beside latent attention, post norms or LayerNorm are not "
-          "supported");
+  require(!c.latent && c.norm == NormKind::kRms, ErrorCode::kInvalidModel,
+          "[model] layers of linear attention beside latent attention or LayerNorm are not supported");
 }
 
 void validate_vision(const ModelConfig& c) {
@@ -186,9 +189,9 @@ void validate(const ModelConfig& c) {
           "[model] a decoder without input norms (input_norms) needs RMSNorms behind attention and MLP "
           "(post_norms)");
   require(
-      !c.whole_qk_norm || !(c.qk_norm || c.latent || c.linear || c.attention_gate), ErrorCode::kInvalidModel,
-      "[model] norms over all heads (whole_qk_norm) beside those of each head, latent or linear attention "
-      "or gates of attention are not supported");
+      !c.whole_qk_norm || !(c.qk_norm || c.latent || c.attention_gate), ErrorCode::kInvalidModel,
+      "[model] norms over all heads (whole_qk_norm) beside those of each head, latent attention or gates of "
+      "attention are not supported");
   require(c.logits_scaling > 0 && std::isfinite(c.logits_scaling), ErrorCode::kInvalidModel,
           "[model] expected a finite logits_scaling > 0, got ", c.logits_scaling);
   require(std::isfinite(c.residual_scale) && (c.residual_scale == 1 || !c.post_norms),

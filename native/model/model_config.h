@@ -51,19 +51,24 @@ struct LatentConfig {
 
 enum class LinearRule { kGatedDelta, kMamba2 };
 
+// Of which matrices a checkpoint has the input projection of Gated DeltaNet: one of q, k and v, then z, b and
+// a; one of q, k, v and z by key head (with its value heads), and one of b and a in the same way; or q, k, v,
+// z, b and a apart.
+enum class DeltaMatrices { kJoined, kByKeyHead, kApart };
+
 // Linear attention in the place of attention: Gated DeltaNet (model/gated_delta_net.h) or Mamba 2
-// (model/mamba2.h).
+// (model/mamba2.h). Its layers have input norms alone, whatever those of attention have.
 struct LinearAttentionConfig {
   LinearRule rule = LinearRule::kGatedDelta;
   int64_t key_heads = 0;    // of queries and keys; of Mamba 2 its groups
   int64_t value_heads = 0;  // of values, and of states: a multiple
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  // Of Gated DeltaNet, rows of the input projection: by key head its q and k and its value heads' v and z,
-  // then b and a in the same way; else all of q, then k, v, z, b and a.
-  bool interleaved = false;
+  DeltaMatrices matrices = DeltaMatrices::kJoined;
   bool conv_bias = false;
   double least_step = 0;  // of Mamba 2
+  double beta_scale = 1;  // of Gated DeltaNet: with 2 a row may turn what it erases around
+  double norm_eps = 1e-6;
 
   bool has_skip() const { return rule == LinearRule::kMamba2; }
   int64_t keys() const { return key_heads * key_dim; }
@@ -208,6 +213,8 @@ struct ModelConfig {
   bool trains_predictions() const { return prediction && prediction->trained; }
   // Behind those of the decoder: one that predicts a further token.
   bool is_prediction_layer(int64_t layer) const { return layer >= num_layers; }
+  bool has_input_norms(int64_t layer) const { return input_norms || is_linear_layer(layer); }
+  bool has_post_norms(int64_t layer) const { return post_norms && !is_linear_layer(layer); }
   int64_t sliding_window(int64_t layer) const {
     return is_prediction_layer(layer) ? 0 : sliding_windows[static_cast<size_t>(layer)];
   }

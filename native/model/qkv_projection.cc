@@ -104,7 +104,7 @@ std::unique_ptr<QkvProjection> linear_attention_projection(const ParameterStore&
                                                            const ModelConfig& config,
                                                            const std::string& name) {
   const LinearAttentionConfig& d = *config.linear;
-  if (!d.interleaved) return std::make_unique<MatrixProjection>(store, name + ".in");
+  if (d.matrices != DeltaMatrices::kByKeyHead) return std::make_unique<MatrixProjection>(store, name + ".in");
   const int64_t heads = d.key_heads, groups = d.value_heads / heads, values = groups * d.value_dim;
   const int64_t size = 2 * d.key_dim + 2 * values, numbers = heads * size;  // of a key head; where b begins
   return std::make_unique<RegroupedProjection>(

@@ -24,6 +24,7 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['gpt_oss', 'actor', 'all-linear'],
   ['olmo2', 'actor', 'all-linear'],
   ['olmo3', 'actor', 'all-linear'],
+  ['olmo_hybrid', 'actor', 'all-linear'],
   ['granite', 'actor', 'all-linear'],
   ['granitemoe', 'actor', 'all-linear'],
   ['glm4', 'actor', 'all-linear'],

@@ -139,6 +139,7 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
                                     "latent",
                                     "qwen3_5",
                                     "olmo3",
+                                    "olmo_hybrid",
                                     "granite",
                                     "granitemoe",
                                     "glm4",

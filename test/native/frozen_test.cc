@@ -240,7 +240,7 @@ std::string bytes_of(const std::string& path) {
 TEST(a_frozen_engine_has_the_bits_of_one_that_trains_in_a_third_of_the_bytes) {
   for (const std::string variant :
        {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen3_5",
-        "qwen3_next", "mamba2", "nemotron_h", "olmo3", "granite", "glm4"}) {
+        "qwen3_next", "mamba2", "nemotron_h", "olmo3", "olmo_hybrid", "granite", "glm4"}) {
     for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
       const EngineOptions options = base_options(variant, head);
       const Weights weights(parameters_of(options), "weights");

@@ -322,7 +322,7 @@ TEST(layouts_without_it_are_refused) {
           "behind the first 2 layers: expected all of these in the first part of the pipeline, got 1");
   options.pipeline = {};
   options.parallel.cp = 2;
-  give_delta(options.model, {true, false, true}, false);
+  give_delta(options.model, {true, false, true}, DeltaMatrices::kJoined);
   options.model.vision->rope_axes = {0, 1};
   refused(options, "the linear attention of qwen3 models goes through a sequence from row to row");
 }

@@ -36,10 +36,11 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{
-    "llama",  "qwen2",   "qwen3",       "qwen3_moe", "mixtral",     "qwen2_moe", "glm4_moe",
-    "gemma3", "smollm3", "deepseek_v3", "latent",    "gpt_oss",     "qwen3_5",   "qwen3_next",
-    "olmo3",  "granite", "granitemoe",  "glm4",      "deepseek_v2", "mamba2",    "nemotron_h"};
+const std::vector<std::string> kFamilies{"llama",      "qwen2",      "qwen3",   "qwen3_moe",   "mixtral",
+                                         "qwen2_moe",  "glm4_moe",   "gemma3",  "smollm3",     "deepseek_v3",
+                                         "latent",     "gpt_oss",    "qwen3_5", "qwen3_next",  "olmo3",
+                                         "granite",    "granitemoe", "glm4",    "deepseek_v2", "mamba2",
+                                         "nemotron_h", "olmo_hybrid"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
@@ -47,13 +48,18 @@ bool has_experts(const std::string& family) {
          family == "qwen3_next" || family == "granitemoe" || family == "nemotron_h";
 }
 
+bool is_linear(const std::string& family) {
+  return family == "qwen3_5" || family == "qwen3_next" || family == "mamba2" || family == "nemotron_h" ||
+         family == "olmo_hybrid";
+}
+
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
 EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
   constexpr int64_t kLayers = 4;
   const bool deepseek = family == "glm4_moe" || family == "deepseek_v3" || family == "deepseek_v2";
-  const bool linear = family == "qwen3_5" || family == "qwen3_next";
+  const bool gates = family == "qwen3_5" || family == "qwen3_next";
   const bool mamba = family == "mamba2" || family == "nemotron_h";
-  const bool own = deepseek || linear || mamba || family == "gpt_oss" || family == "granitemoe";
+  const bool own = deepseek || gates || mamba || family == "gpt_oss" || family == "granitemoe";
   const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
@@ -64,13 +70,13 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || linear;
-  if (linear || mamba) model.linear_layers = {true, false, true, true};
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || gates;
+  if (is_linear(family)) model.linear_layers = {true, false, true, true};
   if (mamba) model.bare_layers = {false, true, true, false};
   if (family == "nemotron_h") model.moe_layers = {true, false, false, true};
   // No norm makes large what comes in: with tiny embeddings ten updates make the rounding of the first a
   // thousand times larger, on one rank that has other micro-batches, too (1e-8 to 7e-6 of a gradient's norm).
-  if (family == "olmo3") model.embedding_scale = 50;
+  if (family == "olmo3" || family == "olmo_hybrid") model.embedding_scale = 50;
   if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
   if (family == "qwen2_moe") {
     model.qkv_bias = true;
@@ -128,6 +134,7 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("nemotron_h", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   layout.sequence_parallel = layout.recompute = true;
   compare_layout("qwen3_5", HeadKind::kValue, layout);
+  compare_layout("olmo_hybrid", HeadKind::kLm, layout);
   compare_layout("mamba2", HeadKind::kLm, {.tp = 2, .pp = 4, .sequence_parallel = true, .recompute = true});
 }
 
@@ -139,9 +146,7 @@ TEST(every_layout_of_every_family_has_the_numbers_of_one) {
   for (Layout layout : kLayouts) {
     for (const std::string& family : kFamilies) {
       if (layout.ep > 1 && !has_experts(family)) continue;
-      const bool linear =
-          family == "qwen3_5" || family == "qwen3_next" || family == "mamba2" || family == "nemotron_h";
-      if (layout.cp > 1 && linear) continue;
+      if (layout.cp > 1 && is_linear(family)) continue;
       for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
         for (const bool recompute : {false, true}) {
           for (const bool sequence_parallel : {false, true}) {

@@ -16,10 +16,10 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",      "qwen3",       "gpt2",       "gemma2", "qwen3_moe",
-                                            "glm4_moe",   "deepseek_v3", "gpt_oss",    "latent", "qwen3_5",
-                                            "qwen3_next", "mamba2",      "nemotron_h", "olmo3",  "granite",
-                                            "granitemoe", "glm4"};
+const std::vector<std::string> kVariants = {
+    "qwen2",       "qwen3",   "gpt2",        "gemma2",  "qwen3_moe",  "glm4_moe",
+    "deepseek_v3", "gpt_oss", "latent",      "qwen3_5", "qwen3_next", "mamba2",
+    "nemotron_h",  "olmo3",   "olmo_hybrid", "granite", "granitemoe", "glm4"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -35,9 +35,10 @@ LoraOptions all_linear(const ModelConfig& c) {
     } else if (c.is_linear_layer(layer)) {
       const LinearAttentionConfig& delta = *c.linear;
       const int64_t heads = delta.value_heads, values = delta.values();
-      const int64_t first = delta.interleaved ? delta.channels() + values : delta.channels();
+      const bool by_head = delta.matrices == DeltaMatrices::kByKeyHead;
+      const int64_t first = by_head ? delta.channels() + values : delta.channels();
       add("delta.in.first", "delta.in", 0, first);
-      if (!delta.interleaved) add("delta.in.in_proj_z", "delta.in", first, values);
+      if (!by_head) add("delta.in.in_proj_z", "delta.in", first, values);
       add("delta.in.last", "delta.in", delta.columns() - 2 * heads, 2 * heads);
       add("delta.out.out_proj", "delta.out", 0, c.hidden_size);
     } else if (c.latent) {

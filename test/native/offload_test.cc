@@ -123,8 +123,9 @@ TEST(one_reduction_per_mini_batch_is_one_process_too) {
 }
 
 TEST(bfloat16_experts_tied_embeddings_and_adapters) {
-  for (const std::string variant : {"qwen3", "gpt2", "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss",
-                                    "qwen3_5", "olmo3", "granite", "granitemoe", "glm4", "lora"}) {
+  for (const std::string variant :
+       {"qwen3", "gpt2", "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen3_5", "olmo3", "olmo_hybrid",
+        "granite", "granitemoe", "glm4", "lora"}) {
     EngineOptions options = options_of(variant == "lora" ? "qwen3" : variant, HeadKind::kLm);
     if (variant == "lora") options.lora = adapters(options.model);
     for (const std::string dtype : {"float32", "bfloat16"}) {

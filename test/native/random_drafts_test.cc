@@ -153,7 +153,7 @@ void play(bool predicts, uint64_t seed, int64_t least_accepted) {
   int64_t accepted = 0, preempted = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const char* variant : {"qwen3", "gemma3", "qwen3_moe", "gpt_oss", "latent", "qwen3_5", "qwen3_next",
-                                "nemotron_h", "deepseek_v3"}) {
+                                "nemotron_h", "olmo_hybrid", "deepseek_v3"}) {
       ModelConfig config = long_model(variant);
       if (config.sliding_windows.size() > 0) config.sliding_windows[0] = 20;
       if (predicts) config.prediction = PredictionConfig{1, false};

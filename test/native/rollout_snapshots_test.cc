@@ -44,7 +44,7 @@ RolloutOptions with_slots(int64_t slots) {
 }  // namespace
 
 TEST(a_second_turn_goes_on_behind_the_last_row_of_the_first) {
-  for (const char* variant : {"qwen3_5", "qwen3_next", "nemotron_h"}) {
+  for (const char* variant : {"qwen3_5", "qwen3_next", "nemotron_h", "olmo_hybrid"}) {
     SmallModel model(long_model(variant));
     // The first ends within a page, and at the end of one.
     for (const int64_t length : {100, 109}) {

@@ -50,8 +50,8 @@ class FailingDecoder final : public Decoder {
 };
 
 const std::vector<std::pair<const char*, at::ScalarType>> kMixers{
-    {"qwen3_5", at::kFloat}, {"qwen3_5", at::kBFloat16}, {"qwen3_5", at::kDouble},
-    {"mamba2", at::kFloat},  {"mamba2", at::kBFloat16},  {"mamba2", at::kDouble}};
+    {"qwen3_5", at::kFloat},   {"qwen3_5", at::kBFloat16}, {"qwen3_5", at::kDouble},   {"mamba2", at::kFloat},
+    {"mamba2", at::kBFloat16}, {"mamba2", at::kDouble},    {"olmo_hybrid", at::kFloat}};
 
 }  // namespace
 
@@ -140,7 +140,7 @@ TEST(a_snapshot_is_the_state_behind_its_rows) {
 }
 
 TEST(few_slots_and_pages_change_no_token) {
-  for (const char* variant : {"qwen3_5", "qwen3_next", "nemotron_h"}) {
+  for (const char* variant : {"qwen3_5", "qwen3_next", "nemotron_h", "olmo_hybrid"}) {
     SmallModel model(long_model(variant));
     model.transformer.begin_decoding();
     const std::vector<RolloutRequest> requests = some(20);

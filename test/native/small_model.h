@@ -31,9 +31,9 @@ inline void give_latent(ModelConfig& c, const LatentConfig& latent) {
 }
 
 // Layers of the gated delta rule, and gates of attention in the others. Two key heads, four value heads.
-inline void give_delta(ModelConfig& c, std::vector<bool> layers, bool interleaved) {
+inline void give_delta(ModelConfig& c, std::vector<bool> layers, DeltaMatrices matrices) {
   c.attention_gate = c.qk_norm = c.norm_unit_offset = true;
-  c.linear = LinearAttentionConfig{LinearRule::kGatedDelta, 2, 4, 6, 5, interleaved};
+  c.linear = LinearAttentionConfig{LinearRule::kGatedDelta, 2, 4, 6, 5, matrices};
   c.linear_layers = std::move(layers);
   c.rope_inv_freq = {1, 0.1};
 }
@@ -41,7 +41,7 @@ inline void give_delta(ModelConfig& c, std::vector<bool> layers, bool interleave
 // Layers of Mamba 2, and attention without positions in the others, with MLPs without gates. Two groups, four
 // heads.
 inline void give_mamba2(ModelConfig& c, std::vector<bool> layers, std::vector<bool> bare) {
-  c.linear = LinearAttentionConfig{LinearRule::kMamba2, 2, 4, 6, 5, false, true, 0.3};
+  c.linear = LinearAttentionConfig{LinearRule::kMamba2, 2, 4, 6, 5, {}, true, 0.3};
   c.linear_layers = std::move(layers);
   c.bare_layers = std::move(bare);
   c.positions = PositionKind::kNone;
@@ -125,9 +125,9 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.moe->biases = true;
     c.moe_layers = {true, true};
   } else if (variant == "qwen3_5") {
-    give_delta(c, {true, false}, false);
+    give_delta(c, {true, false}, DeltaMatrices::kJoined);
   } else if (variant == "qwen3_next") {
-    give_delta(c, {false, true}, true);
+    give_delta(c, {false, true}, DeltaMatrices::kByKeyHead);
     c.moe = MoeConfig{4, 2, 16, true, 12, true};
     c.moe_layers = {false, true};
   } else if (variant == "mamba2") {
@@ -162,6 +162,15 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.post_norms = c.whole_qk_norm = true;
     for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
     give_windows(c, {4, 0});
+  } else if (variant == "olmo_hybrid") {
+    c.linear = LinearAttentionConfig{LinearRule::kGatedDelta, 2, 4, 6, 5, DeltaMatrices::kApart};
+    c.linear->beta_scale = 2;
+    c.linear->norm_eps = 1e-4;
+    c.linear_layers = {true, false};
+    c.input_norms = false;
+    c.post_norms = c.whole_qk_norm = true;
+    c.positions = PositionKind::kNone;
+    c.rope_inv_freq.clear();
   } else if (variant == "granite" || variant == "granitemoe") {
     c.embedding_scale = 3;
     c.residual_scale = 0.6;

@@ -16,9 +16,9 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",       "gpt2",    "gemma2",      "gemma3",  "smollm3",    "qwen3_moe", "glm4_moe",
-    "deepseek_v3", "gpt_oss", "latent",      "qwen3_5", "qwen3_next", "olmo3",     "granite",
-    "granitemoe",  "glm4",    "deepseek_v2", "mamba2",  "nemotron_h"};
+    "qwen2",       "gpt2",    "gemma2",      "gemma3",  "smollm3",    "qwen3_moe",  "glm4_moe",
+    "deepseek_v3", "gpt_oss", "latent",      "qwen3_5", "qwen3_next", "olmo3",      "granite",
+    "granitemoe",  "glm4",    "deepseek_v2", "mamba2",  "nemotron_h", "olmo_hybrid"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
@@ -158,7 +158,7 @@ TEST(recomputation_ends_where_the_backward_pass_has_what_it_reads) {
       at::set_num_threads(1);
       const int64_t forward = bytes([&] { block.forward(x, rows, &kept); });
       const int64_t recomputed = bytes([&] { block.recompute(x, rows, again); });
-      const bool product = !c.post_norms && !c.is_moe_layer(layer);
+      const bool product = !c.has_post_norms(layer) && !c.is_moe_layer(layer);
       if (product) {  // the activations that go into it, and its result
         const int64_t activations = c.has_mlp(layer) ? c.intermediate_size : 0;
         CHECK(recomputed + kRowTile * (activations + c.hidden_size) * 4 <= forward);

@@ -21,6 +21,7 @@ import { minimaxM2 } from './hf_minimax';
 import { ministral3, mistral } from './hf_mistral';
 import { nemotronH } from './hf_nemotron_h';
 import { olmo2, olmo3, olmoe } from './hf_olmo';
+import { olmoHybrid } from './hf_olmo_hybrid';
 import { qwen2Vl, qwen25Vl } from './hf_qwen2_vl';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
@@ -166,6 +167,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return olmo2(parsed as FamilyConfig<'olmo2'>, raw, where);
     case 'olmo3':
       return olmo3(parsed as FamilyConfig<'olmo3'>, raw, where);
+    case 'olmo_hybrid':
+      return olmoHybrid(parsed as FamilyConfig<'olmo_hybrid'>, raw, where);
     case 'olmoe':
       return olmoe(parsed as FamilyConfig<'olmoe'>, raw, where);
     case 'smollm3':

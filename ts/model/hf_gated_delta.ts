@@ -1,8 +1,8 @@
 // Qwen3-Next and the language models of Qwen3.5: layers of the gated delta rule, and of attention with gates.
 import { show } from '../base/text';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 import { CONV_WIDTH } from './conv_width';
-import { invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { activation, invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { qwenExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
@@ -45,6 +45,40 @@ export function gatedDelta(
   raw: Raw,
   where: string,
 ): NativeModelConfig {
+  const heads = deltaHeads(c, where);
+  const decoder = rmsDecoder(family, c, raw, where, { partialFactor: 0.25 });
+  return {
+    ...decoder,
+    normUnitOffset: true,
+    qkNorm: true,
+    attentionGate: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    linear: {
+      ...heads,
+      matrices: family === 'qwen3_next' ? 'by_key_head' : 'joined',
+      betaScale: 1,
+      normEps: decoder.normEps,
+    },
+    linearLayers: linearLayersOf(c, where),
+  };
+}
+
+type DeltaHeads = Pick<
+  GatedDelta,
+  | 'linear_conv_kernel_dim'
+  | 'linear_num_key_heads'
+  | 'linear_num_value_heads'
+  | 'linear_key_head_dim'
+  | 'linear_value_head_dim'
+  | 'hidden_act'
+>;
+
+/** The heads of layers of the gated delta rule, whose convolution ends in hidden_act, too. */
+export function deltaHeads(
+  c: DeltaHeads,
+  where: string,
+): Omit<NativeLinearConfig, 'matrices' | 'betaScale' | 'normEps'> {
   if (c.linear_conv_kernel_dim !== CONV_WIDTH)
     throw invalid(
       where,
@@ -57,35 +91,27 @@ export function gatedDelta(
       where,
       `linear_num_value_heads ${c.linear_num_value_heads} does not divide by linear_num_key_heads ${c.linear_num_key_heads}`,
     );
-  const decoder = rmsDecoder(family, c, raw, where, { partialFactor: 0.25 });
-  if (decoder.activation !== 'silu')
+  if (activation(c.hidden_act, 'hidden_act', where) !== 'silu')
     throw invalid(
       where,
       `hidden_act ${show(c.hidden_act)} is not supported for this model_type; supported: silu`,
     );
-  const linearLayers = layersOf(c, where);
   return {
-    ...decoder,
-    normUnitOffset: true,
-    qkNorm: true,
-    attentionGate: true,
-    qkvBias: c.attention_bias,
-    outputBias: c.attention_bias,
-    linear: {
-      rule: 'gated_delta',
-      keyHeads: c.linear_num_key_heads,
-      valueHeads: c.linear_num_value_heads,
-      keyDim: c.linear_key_head_dim,
-      valueDim: c.linear_value_head_dim,
-      interleaved: family === 'qwen3_next',
-      convBias: false,
-      leastStep: 0,
-    },
-    linearLayers,
+    rule: 'gated_delta',
+    keyHeads: c.linear_num_key_heads,
+    valueHeads: c.linear_num_value_heads,
+    keyDim: c.linear_key_head_dim,
+    valueDim: c.linear_value_head_dim,
+    convBias: false,
+    leastStep: 0,
   };
 }
 
-function layersOf(c: GatedDelta, where: string): boolean[] {
+/** Which layers have it. */
+export function linearLayersOf(
+  c: Pick<GatedDelta, 'layer_types' | 'num_hidden_layers' | 'full_attention_interval'>,
+  where: string,
+): boolean[] {
   const types =
     c.layer_types ??
     Array.from({ length: c.num_hidden_layers }, (_, i) =>

@@ -95,9 +95,11 @@ function mamba(c: Hybrid, raw: Raw, where: string): NativeLinearConfig {
     valueHeads: heads,
     keyDim: state,
     valueDim: dim,
-    interleaved: false,
+    matrices: 'joined',
     convBias: c.mamba_conv_bias,
     leastStep: leastStep(raw['time_step_limit'] ?? [0, Number.POSITIVE_INFINITY], where),
+    betaScale: 1,
+    normEps: c.rms_norm_eps,
   };
 }
 

@@ -65,9 +65,11 @@ export function nemotronH(c: Nemotron, raw: Raw, where: string): NativeModelConf
           valueHeads: c.mamba_num_heads,
           keyDim: c.ssm_state_size,
           valueDim: c.mamba_head_dim,
-          interleaved: false,
+          matrices: 'joined',
           convBias: c.use_conv_bias,
           leastStep: c.time_step_min,
+          betaScale: 1,
+          normEps: decoder.normEps,
         }
       : null,
     linearLayers: linearLayers.includes(true) ? linearLayers : [],

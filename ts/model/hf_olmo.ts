@@ -68,8 +68,9 @@ export function olmoe(c: FamilyConfig<'olmoe'>, raw: Raw, where: string): Native
   };
 }
 
-function olmo(
-  family: 'olmo2' | 'olmo3',
+/** What all of them have but OLMoE. */
+export function olmo(
+  family: 'olmo2' | 'olmo3' | 'olmo_hybrid',
   c: FamilyConfig<'olmo2'>,
   raw: Raw,
   where: string,

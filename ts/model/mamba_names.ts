@@ -14,7 +14,7 @@ export function mambaMapping(
   const values = valueHeads * valueDim;
   const channels = values + 2 * keyHeads * keyDim;
   map.tensor(`${hf}.in_proj.weight`, `${own}.in.weight`, values + channels + valueHeads, c.hiddenSize);
-  map.convolution(`${hf}.conv1d.weight`, `${own}.conv.weight`, channels, CONV_WIDTH);
+  map.convolution(`${own}.conv.weight`, [{ hf: `${hf}.conv1d.weight`, rows: channels }], CONV_WIDTH);
   if (convBias) map.tensor(`${hf}.conv1d.bias`, `${own}.conv.bias`, channels);
   map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
   map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);

@@ -30,8 +30,12 @@ export class MappingBuilder {
   }
 
   /** Depthwise, of one dimension: the file has another one of size 1 between. */
-  convolution(hf: string, param: string, rows: number, width: number): void {
-    this.entries.push({ hf, shape: [rows, 1, width], param, row: 0, rows, transpose: false });
+  convolution(param: string, slices: readonly FusedRows[], width: number): void {
+    let row = 0;
+    for (const { hf, rows } of slices) {
+      this.entries.push({ hf, shape: [rows, 1, width], param, row, rows, transpose: false });
+      row += rows;
+    }
   }
 
   /** A matrix whose columns the file has as several dimensions. */

@@ -1,6 +1,6 @@
-import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeModelConfig } from '../native/bridge';
 import { attentionMapping, hasGlm4Names, mlpMapping } from './block_names';
-import { CONV_WIDTH } from './conv_width';
+import { deltaMapping } from './delta_names';
 import {
   type ExpertFiles,
   expertFiles,
@@ -70,7 +70,7 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder, stored: Sto
   const root = decoderRoot(c);
   const experts = expertFiles(c, `${root}.layers.${c.moeLayers.indexOf(true)}.mlp`, stored);
   map.tensor(`${root}.embed_tokens.weight`, 'embed.weight', c.vocabSize, c.hiddenSize);
-  for (let i = 0; i < c.numLayers; i++) layerMapping(c, map, i, `${root}.layers.${i}`, experts);
+  for (let i = 0; i < c.numLayers; i++) layerMapping(c, map, i, `${root}.layers.${i}`, experts, stored);
   map.tensor(`${root}.norm.weight`, 'norm.weight', c.hiddenSize);
 }
 
@@ -81,22 +81,39 @@ function layerMapping(
   i: number,
   hf: string,
   experts: ExpertFiles,
+  stored: StoredShapes,
 ): void {
   const own = `layers.${i}`;
-  if (c.inputNorms) map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
-  if (c.linear?.rule === 'mamba2' && c.linearLayers[i])
-    mambaMapping(c, c.linear, map, `${hf}.mamba`, `${own}.mamba`);
-  else if (c.linear !== null && c.linearLayers[i])
-    deltaMapping(c, c.linear, map, `${hf}.linear_attn`, `${own}.delta`);
+  // Linear attention has input norms alone.
+  const linear = c.linearLayers[i] === true;
+  const [before, behind] = [c.inputNorms || linear, c.postNorms && !linear];
+  const norm = (leaf: string, name: string): void =>
+    map.tensor(`${hf}.${storedNorm(c, hf, leaf, stored)}.weight`, `${own}.${name}.weight`, c.hiddenSize);
+  if (before) norm('input_layernorm', 'attn_norm');
+  if (c.linear?.rule === 'mamba2' && linear) mambaMapping(c, c.linear, map, `${hf}.mamba`, `${own}.mamba`);
+  else if (c.linear !== null && linear)
+    deltaMapping(c, c.linear, map, `${hf}.linear_attn`, `${own}.delta`, stored);
   else attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
-  const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c);
-  if (c.postNorms) map.tensor(`${hf}.${attnPostNorm}.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
-  if (c.inputNorms) map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
+  const [attnPostNorm, mlpNorm, mlpPostNorm] = mlpNorms(c, behind);
+  if (behind) norm(attnPostNorm, 'attn_post_norm');
+  if (before) norm(mlpNorm, 'mlp_norm');
   if (c.moe?.biases) gptOssExpertsMapping(c, c.moe, map, `${hf}.mlp`, `${own}.moe`);
   else if (c.moe !== null && (c.moeLayers[i] ?? true)) moeMapping(c, c.moe, map, hf, own, experts);
   else if (c.family === 'granitemoehybrid') graniteMlpMapping(c, map, hf, `${own}.mlp`, c.intermediateSize);
   else mlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
-  if (c.postNorms) map.tensor(`${hf}.${mlpPostNorm}.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
+  if (behind) norm(mlpPostNorm, 'mlp_post_norm');
+}
+
+/** What transformers 5 calls norms of OLMo Hybrid where it saves one, in layers of both kinds. */
+const SAVED_NORMS: Readonly<Record<string, string>> = {
+  input_layernorm: 'attention_layer_norm',
+  post_attention_layernorm: 'feedforward_layer_norm',
+};
+
+/** The name of a norm in files that have it as published, or as transformers writes it. */
+function storedNorm(c: NativeModelConfig, hf: string, leaf: string, stored: StoredShapes): string {
+  const saved = c.family === 'olmo_hybrid' ? SAVED_NORMS[leaf] : undefined;
+  return saved !== undefined && stored.has(`${hf}.${saved}.weight`) ? saved : leaf;
 }
 
 /** Layers that predict further tokens, where they are a part of the model. */
@@ -104,51 +121,20 @@ function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: Store
   for (let k = 0; k < (c.prediction?.layers ?? 0); k++) {
     const layer = c.numLayers + k;
     const hf = predictionBlock(c, layer, k);
-    layerMapping(c, map, layer, hf, expertFiles(c, `${hf}.mlp`, stored));
+    layerMapping(c, map, layer, hf, expertFiles(c, `${hf}.mlp`, stored), stored);
     predictionParts(c, layer, k, map);
   }
 }
 
 /** The norm behind attention, that before the MLP, and that behind it. */
-function mlpNorms(c: NativeModelConfig): readonly [string, string, string] {
+function mlpNorms(c: NativeModelConfig, behind: boolean): readonly [string, string, string] {
   if (hasGlm4Names(c)) return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
   // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
   return [
     'post_attention_layernorm',
-    c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm',
+    behind ? 'pre_feedforward_layernorm' : 'post_attention_layernorm',
     'post_feedforward_layernorm',
   ];
-}
-
-/** The gated delta rule: Qwen3-Next has one matrix of q, k, v and z and one of b and a, Qwen3.5 three of them apart. */
-function deltaMapping(
-  c: NativeModelConfig,
-  delta: NativeLinearConfig,
-  map: MappingBuilder,
-  hf: string,
-  own: string,
-): void {
-  const { keyHeads, valueHeads, keyDim, valueDim } = delta;
-  const values = valueHeads * valueDim;
-  const channels = 2 * keyHeads * keyDim + values;
-  const inputs: readonly (readonly [string, number])[] = delta.interleaved
-    ? [
-        ['qkvz', channels + values],
-        ['ba', 2 * valueHeads],
-      ]
-    : [
-        ['qkv', channels],
-        ['z', values],
-        ['b', valueHeads],
-        ['a', valueHeads],
-      ];
-  const slices = inputs.map(([name, rows]) => ({ hf: `${hf}.in_proj_${name}.weight`, rows }));
-  map.fused(`${own}.in.weight`, slices, c.hiddenSize);
-  map.convolution(`${hf}.conv1d.weight`, `${own}.conv.weight`, channels, CONV_WIDTH);
-  map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
-  map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
-  map.tensor(`${hf}.norm.weight`, `${own}.norm.weight`, valueDim);
-  map.tensor(`${hf}.out_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
 }
 
 function gpt2Mapping(c: NativeModelConfig, map: MappingBuilder): void {
@@ -213,6 +199,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   ernie4_5: 'Ernie4_5',
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
+  olmo_hybrid: 'OlmoHybrid',
   olmoe: 'Olmoe',
   phi3: 'Phi3',
   mixtral: 'Mixtral',

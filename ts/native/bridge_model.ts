@@ -50,11 +50,18 @@ export interface NativeLinearConfig {
   valueHeads: number;
   keyDim: number;
   valueDim: number;
-  /** Rows of the input projection lie together by key head (Qwen3-Next), else by what they make. */
-  interleaved: boolean;
+  /**
+   * Of the gated delta rule, of which matrices files have the input projection: one of q, k and v, then z, b and a (Qwen3.5); one of q, k, v and z
+   * by key head, and one of b and a (Qwen3-Next); or each apart (OLMo Hybrid).
+   */
+  matrices: 'joined' | 'by_key_head' | 'apart';
   convBias: boolean;
   /** Of Mamba 2: no step is below it. */
   leastStep: number;
+  /** Of the gated delta rule: multiplies the sigmoid that says how much of what a key held is replaced. */
+  betaScale: number;
+  /** Of the gated norm. */
+  normEps: number;
 }
 
 /** The tower that reads images (native/model/vision_tower.h). */

@@ -114,14 +114,15 @@ function uses(
 function tensorTraffic(part: Part): TrafficFormula {
   const { role, rows, element, layers } = part;
   const { tp, sequenceParallel } = role.layout.parallel;
-  const behind = role.model.postNorms ? (sequenceParallel ? 1 : 2) : 0;
   const bare = layers.filter((layer) => role.model.bareLayers[layer] === true).length;
-  const whole = layers.length - bare;
+  const normed = role.model.postNorms ? layers.filter((layer) => !role.model.linearLayers[layer]).length : 0;
+  const plain = layers.length - bare - normed;
   const kinds = [
+    { ...uses(part, sequenceParallel ? [4, 6, 3] : [4, 4, 2]), layers: plain, what: 'layers' },
     {
-      ...uses(part, sequenceParallel ? [4, 6, 3 + behind] : [4, 4, 2 + behind]),
-      layers: whole,
-      what: 'layers',
+      ...uses(part, sequenceParallel ? [4, 6, 4] : [4, 4, 4]),
+      layers: normed,
+      what: plain > 0 ? 'layers with norms behind' : 'layers',
     },
     { ...uses(part, sequenceParallel ? [2, 3, 1] : [2, 2, 0]), layers: bare, what: 'layers without an MLP' },
   ].filter((kind) => kind.layers > 0);

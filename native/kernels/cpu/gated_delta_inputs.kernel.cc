@@ -46,7 +46,7 @@ void inputs(const DeltaInputs& a) {
     const T* b = static_cast<const T*>(a.b.data) + r * a.b.stride;
     const T* step = static_cast<const T*>(a.a.data) + r * a.a.stride;
     for (int64_t h = 0; h < s.value_heads; ++h) {
-      a.beta[r * s.value_heads + h] = sigmoid(load(b + h));
+      a.beta[r * s.value_heads + h] = a.beta_scale * sigmoid(load(b + h));
       a.decay[r * s.value_heads + h] =
           __builtin_expf(-__builtin_expf(load(a_log + h)) * softplus(load(step + h) + load(dt_bias + h)));
     }
@@ -79,7 +79,7 @@ void inputs_backward(const DeltaInputsBackward& a) {
     T* dstep = static_cast<T*>(a.da.data) + r * a.da.stride;
     for (int64_t h = 0; h < s.value_heads; ++h) {
       const float beta = sigmoid(load(b + h));
-      store(db + h, a.dbeta[r * s.value_heads + h] * beta * (1.0f - beta));
+      store(db + h, a.beta_scale * a.dbeta[r * s.value_heads + h] * beta * (1.0f - beta));
       const float rate = -__builtin_expf(load(a_log + h));
       const float sum = load(step + h) + load(dt_bias + h);
       const float by_log = a.dlog_decay[r * s.value_heads + h];

@@ -57,13 +57,14 @@ struct DeltaShape {
 };
 // What the rule reads of rows: x (after the convolution), and two numbers per value head. Written: q and k of
 // length one, q times key_dim^-1/2, and v, in float32 [rows, x_cols]; decay = exp(-exp(a_log) softplus(a +
-// dt_bias)) and beta = sigmoid(b), [rows, value_heads].
+// dt_bias)) and beta = beta_scale sigmoid(b), [rows, value_heads].
 struct DeltaInputs {
   DeltaShape shape;
   int64_t rows;
   ConstRows x, b, a;
   const void* a_log;
   const void* dt_bias;
+  float beta_scale;
   float* prepared;
   float* decay;
   float* beta;
@@ -76,6 +77,7 @@ struct DeltaInputsBackward {
   ConstRows x, b, a;
   const void* a_log;
   const void* dt_bias;
+  float beta_scale;
   float* dprepared;
   const float* dlog_decay;
   const float* dbeta;

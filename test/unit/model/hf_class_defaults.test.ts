@@ -187,6 +187,7 @@ test.each<[string, object, number]>([
   ['nemotron_h', {}, 2],
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
+  ['olmo_hybrid', {}, 32],
   ['seed_oss', {}, 64],
   ['gemma', {}, 28],
   ['gemma2', {}, 26],

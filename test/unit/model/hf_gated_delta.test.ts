@@ -37,7 +37,9 @@ test.each([
     valueHeads: 4,
     keyDim: 6,
     valueDim: 5,
-    interleaved: name === 'qwen3_next',
+    matrices: name === 'qwen3_next' ? 'by_key_head' : 'joined',
+    betaScale: 1,
+    normEps: c.normEps,
   });
   expect(c.ropeInvFreq).toEqual(Float64Array.of(1, 1000 ** -0.5)); // half of heads of 8 turns
   expect(architectureName(c)).toBe(architecture);

@@ -40,9 +40,11 @@ test('a block that looks across rows and what comes behind it are a layer', () =
     valueHeads: 4,
     keyDim: 6,
     valueDim: 5,
-    interleaved: false,
+    matrices: 'joined',
     convBias: true,
     leastStep: 0.001,
+    betaScale: 1,
+    normEps: 1e-5,
   });
   expect(c.moe).toMatchObject({
     numExperts: 8,

@@ -149,7 +149,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/mistral-?large-?3/i, 'the model family Mistral Large 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
   [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
-  [/olmo-?(2|3(\.1)?|e)-/i, ''],
+  [/olmo-?(2|3(\.1)?|e|hybrid)-/i, ''],
   [/granite-?4\.0-(h-)?(micro|tiny|small|350m|1b)\b/i, ''],
   [/granite-?3\.[0-3]-(1b-a400m|3b-a800m|[28]b)\b/i, ''],
   [/ernie-?4\.5-(0\.3b|21b-a3b|300b-a47b)/i, ''],
