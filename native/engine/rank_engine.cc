@@ -44,12 +44,13 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[parallel] expected either cp or ulysses, both of which share the rows of micro-batches, to be 1, "
           "got cp ",
           dims.cp, " and ulysses ", options.ulysses);
-  require(!options.model.linear || (dims.cp == 1 && options.ulysses == 1), ErrorCode::kInvalidArgument,
-          "[parallel] the linear attention of ", options.model.family,
-          " models goes through a sequence from row to row: expected neither cp nor ulysses, whose ranks "
-          "share the "
-          "rows of micro-batches, got cp ",
-          dims.cp, " and ulysses ", options.ulysses, ": share heads by tp");
+  const int64_t sharing = dims.tp * dims.cp * options.ulysses;
+  require(!options.model.linear || sharing == dims.tp || options.model.linear->key_heads % sharing == 0,
+          ErrorCode::kInvalidArgument, "[parallel] expected tp x cp x ulysses to divide the ",
+          options.model.linear ? options.model.linear->key_heads : 0,
+          " key heads of the linear attention (of Mamba 2 its groups), which ranks that share rows share, "
+          "too, got ",
+          dims.tp, " x ", dims.cp, " x ", options.ulysses);
   if (options.model.vision) {
     // The tower is in the first part, and what it adds goes no further.
     const int64_t first = pipeline_parts(options.model.num_layers, options.pipeline).front().layers();

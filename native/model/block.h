@@ -150,6 +150,11 @@ class Block {
   at::Tensor values_of(const at::Tensor& attn, const LatentHeads* latents = nullptr) const;
 
  private:
+  // The two passes of attend() in a layer of linear attention. Ranks that share rows each have all rows of
+  // their own heads.
+  at::Tensor attend_linearly(at::Tensor mixed, const RowContext& rows, BlockSaved* saved) const;
+  at::Tensor attend_linearly_backward(const at::Tensor& d_attn, const RowContext& rows,
+                                      const BlockSaved& saved) const;
   int64_t query_columns() const { return attention_.num_heads * attention_.head_dim; }
   int64_t head_columns() const { return query_columns() + 2 * attention_.num_kv_heads * attention_.head_dim; }
   // Queries, keys and values without gates.

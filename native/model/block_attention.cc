@@ -1,8 +1,11 @@
 // Attention of a decoder layer between its row-local halves, with the exchange around it.
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "base/parallel.h"
 #include "base/range.h"
+#include "comm/row_exchange.h"
 #include "kernels/attention_sinks.h"
 #include "kernels/full_attention.h"
 #include "megatron/context_group.h"
@@ -10,6 +13,50 @@
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
+
+namespace {
+
+// Where ranks share the rows.
+std::optional<RowExchange> exchange_of(const RowContext& rows) {
+  if (rows.sequence != nullptr) return RowExchange(rows.sequence->comm());
+  if (rows.context != nullptr) return RowExchange(rows.context->comm(), rows.places);
+  return std::nullopt;
+}
+
+}  // namespace
+
+at::Tensor Block::attend_linearly(at::Tensor mixed, const RowContext& rows, BlockSaved* saved) const {
+  const std::optional<RowExchange> exchange = exchange_of(rows);
+  const CollectiveLabel label{rows.phase, name_};
+  at::Tensor rule, attn;
+  if (exchange) {
+    const LinearAttentionConfig& all = linear_->config();
+    mixed = exchange->gather_rows(mixed, all.column_blocks(), label);
+    const at::Tensor own =
+        linear_->own_heads(exchange->rank(), exchange->size())->forward(mixed, rows.segments, &rule);
+    attn = exchange->gather_columns(own, {all.values()}, label);
+  } else {
+    attn = linear_->forward(mixed, rows.segments, &rule);
+  }
+  if (saved != nullptr) {
+    saved->qkv = mixed;
+    saved->heads_attn = rule;
+    saved->attn = attn;
+  }
+  return attn;
+}
+
+at::Tensor Block::attend_linearly_backward(const at::Tensor& d_attn, const RowContext& rows,
+                                           const BlockSaved& saved) const {
+  const std::optional<RowExchange> exchange = exchange_of(rows);
+  if (!exchange) return linear_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
+  const LinearAttentionConfig& all = linear_->config();
+  const CollectiveLabel label{rows.phase, name_};
+  const at::Tensor d_own = exchange->gather_rows(d_attn, {all.values()}, label);
+  const at::Tensor d_mixed = linear_->own_heads(exchange->rank(), exchange->size())
+                                 ->backward(saved.qkv, saved.heads_attn, d_own, rows.segments);
+  return exchange->gather_columns(d_mixed, all.column_blocks(), label);
+}
 
 at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv,
                             const RowContext& rows) const {
@@ -66,16 +113,7 @@ at::Tensor Block::gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile
 
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
   const Range range(linear_ ? "linear_attention" : "attention");
-  if (linear_) {
-    at::Tensor rule;
-    const at::Tensor attn = linear_->forward(qkv, rows.segments, &rule);
-    if (saved != nullptr) {
-      saved->qkv = qkv;
-      saved->heads_attn = rule;
-      saved->attn = attn;
-    }
-    return attn;
-  }
+  if (linear_) return attend_linearly(std::move(qkv), rows, saved);
   const SequenceGroup* group = rows.sequence;
   const at::Tensor gates = gated_heads_ ? qkv : at::Tensor();
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
@@ -105,7 +143,7 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
 at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
                                   const BlockSaved& saved) const {
   const Range range(linear_ ? "linear_attention backward" : "attention backward");
-  if (linear_) return linear_->backward(saved.qkv, saved.heads_attn, d_attn, rows.segments);
+  if (linear_) return attend_linearly_backward(d_attn, rows, saved);
   const SequenceGroup* group = rows.sequence;
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
   const at::Tensor d_gated = gated_heads_ ? gate_heads_backward(d_attn, rows.row_tile, saved) : at::Tensor();

@@ -49,6 +49,11 @@ class DecoderLayout {
   static Cut rows(std::vector<CutBlock> blocks) { return {0, std::move(blocks), false}; }
   static Cut columns(std::vector<CutBlock> blocks) { return {1, std::move(blocks), false}; }
   CutBlock even(int64_t size) const { return {size, (size + part_.tp - 1) / part_.tp, part_.tp_rank}; }
+  std::vector<CutBlock> even(const std::vector<int64_t>& sizes) const {
+    std::vector<CutBlock> blocks;
+    for (const int64_t size : sizes) blocks.push_back(even(size));
+    return blocks;
+  }
   // Heads of k or of v.
   CutBlock key_heads() const {
     const int64_t copies = part_.key_copies(c_), rank = part_.tp_rank;
@@ -159,8 +164,7 @@ class DecoderLayout {
   void add_delta_net(const std::string& prefix) {
     const LinearAttentionConfig& delta = *c_.linear;
     const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
-    std::vector<CutBlock> inputs{even(keys),   even(keys),  even(values),
-                                 even(values), even(heads), even(heads)};
+    std::vector<CutBlock> inputs = even(delta.column_blocks());
     std::vector<int64_t> matrices{delta.channels(), values, heads, heads};
     if (delta.matrices == DeltaMatrices::kApart) matrices = {keys, keys, values, values, heads, heads};
     if (delta.matrices == DeltaMatrices::kByKeyHead) {
@@ -169,7 +173,7 @@ class DecoderLayout {
     }
     add_weight(prefix + "in", delta.columns(), c_.hidden_size, rows(std::move(inputs)), std::move(matrices));
     add(prefix + "conv.weight", {delta.channels(), kernels::kConvWidth}, InitialValue::kUniform,
-        rows({even(keys), even(keys), even(values)}));
+        rows(even(delta.channel_blocks())));
     add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
     add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
     add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
@@ -178,14 +182,11 @@ class DecoderLayout {
   // Cut by groups, each with its heads.
   void add_mamba2(const std::string& prefix) {
     const LinearAttentionConfig& mamba = *c_.linear;
-    const int64_t keys = mamba.keys(), values = mamba.values(), heads = mamba.value_heads;
-    const std::vector<CutBlock> channels{even(values), even(keys), even(keys)};
-    std::vector<CutBlock> inputs{even(values)};
-    inputs.insert(inputs.end(), channels.begin(), channels.end());
-    inputs.push_back(even(heads));
+    const int64_t values = mamba.values(), heads = mamba.value_heads;
+    const std::vector<CutBlock> channels = even(mamba.channel_blocks());
     // No matrix of one purpose: Muon leaves it to AdamW, as in Megatron-LM
     // (megatron/core/ssm/mamba_mixer.py).
-    add_matrix(prefix + "in.weight", mamba.columns(), c_.hidden_size, rows(std::move(inputs)));
+    add_matrix(prefix + "in.weight", mamba.columns(), c_.hidden_size, rows(even(mamba.column_blocks())));
     add(prefix + "conv.weight", {mamba.channels(), kernels::kConvWidth}, InitialValue::kUniform,
         rows(channels));
     if (mamba.conv_bias) add(prefix + "conv.bias", {mamba.channels()}, InitialValue::kZero, rows(channels));
@@ -374,10 +375,7 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part) {
   ModelConfig own = config;
   own.num_heads = config.num_heads / part.tp;
   own.num_kv_heads = config.num_kv_heads * part.key_copies(config) / part.tp;
-  if (own.linear) {
-    own.linear->key_heads /= part.tp;
-    own.linear->value_heads /= part.tp;
-  }
+  if (own.linear) own.linear = own.linear->own_heads(part.tp);
   return own;
 }
 

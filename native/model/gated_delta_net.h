@@ -1,6 +1,7 @@
 // Gated DeltaNet.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "model/linear_attention.h"
@@ -16,6 +17,10 @@ class GatedDeltaNet final : public LinearAttention {
  public:
   GatedDeltaNet(const ParameterStore& store, const ModelConfig& config, const std::string& name)
       : LinearAttention(store, config, name) {}
+  GatedDeltaNet(const GatedDeltaNet& all, int64_t rank, int64_t ranks) : LinearAttention(all, rank, ranks) {}
+  std::unique_ptr<LinearAttention> own_heads(int64_t rank, int64_t ranks) const override {
+    return std::make_unique<GatedDeltaNet>(*this, rank, ranks);
+  }
 
  protected:
   void prepare(const at::Tensor& x, const at::Tensor& mixed, const ops::DeltaRows& rows) const override;

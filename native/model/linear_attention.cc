@@ -50,12 +50,52 @@ LinearAttention::LinearAttention(const ParameterStore& store, const ModelConfig&
     const Parameter& parameter = store.at(name + leaf);
     return {parameter.compute, parameter.grad};
   };
-  conv_ = take(".conv.weight");
-  if (config_.conv_bias) conv_bias_ = take(".conv.bias");
+  convolutions_ = {{config_.channels(), take(".conv.weight"), {}}};
+  if (config_.conv_bias) convolutions_[0].bias = take(".conv.bias");
   small_.norm = take(".norm.weight");
   small_.a_log = take(".a_log");
   small_.dt_bias = take(".dt_bias");
   if (config_.has_skip()) small_.skip = take(".skip");
+}
+
+LinearAttention::LinearAttention(const LinearAttention& all, int64_t rank, int64_t ranks)
+    : config_(all.config_.own_heads(ranks)), spec_(all.spec_) {
+  spec_.key_heads = config_.key_heads;
+  spec_.value_heads = config_.value_heads;
+  const auto own = [&](const Trained& of) {
+    const int64_t count = of.value.defined() ? of.value.size(0) / ranks : 0;
+    return of.rows(rank * count, count);
+  };
+  // That of Gated DeltaNet is the same for every head.
+  small_.norm = config_.rule == LinearRule::kMamba2 ? own(all.small_.norm) : all.small_.norm;
+  small_.a_log = own(all.small_.a_log);
+  small_.dt_bias = own(all.small_.dt_bias);
+  small_.skip = own(all.small_.skip);
+  int64_t first = 0;
+  for (const int64_t block : all.config_.channel_blocks()) {
+    const int64_t count = block / ranks;
+    const Convolution& whole = all.convolutions_[0];
+    convolutions_.push_back({count, whole.weight.rows(first + rank * count, count),
+                             whole.bias.rows(first + rank * count, count)});
+    first += block;
+  }
+}
+
+at::Tensor LinearAttention::conv_weight() const {
+  std::vector<at::Tensor> parts;
+  for (const Convolution& part : convolutions_)
+    parts.push_back(ops::conv_weight(part.weight.value, part.bias.value));
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+}
+
+void LinearAttention::add_to_convolutions(const at::Tensor& gradient) const {
+  int64_t first = 0;
+  for (const Convolution& part : convolutions_) {
+    const at::Tensor own = gradient.narrow(1, first, part.channels);
+    part.weight.add(own.narrow(0, 0, kernels::kConvWidth).t());
+    part.bias.add(own[kernels::kConvWidth]);
+    first += part.channels;
+  }
 }
 
 ops::DeltaRows LinearAttention::inputs(const at::Tensor& mixed, const ops::ConvTaps& taps,
@@ -74,7 +114,7 @@ at::Tensor LinearAttention::forward(const at::Tensor& mixed, const ops::Segments
                                     at::Tensor* rule) const {
   const int64_t total = mixed.size(0);
   const ops::ConvTaps taps(segments, total);
-  const ops::DeltaRows rows = inputs(mixed, taps, ops::conv_weight(conv_.value, conv_bias_.value), {});
+  const ops::DeltaRows rows = inputs(mixed, taps, conv_weight(), {});
   const at::Tensor given = at::empty({total, config_.values()}, rows.x.options());
   ops::gated_delta_forward(spec_, rows, segments, given);
   const at::Tensor out = at::empty({total, config_.values()}, mixed.options());
@@ -90,7 +130,7 @@ at::Tensor LinearAttention::backward(const at::Tensor& mixed, const at::Tensor& 
                                      const ops::Segments& segments) const {
   const int64_t total = mixed.size(0), tiles = tiles_of(mixed);
   const ops::ConvTaps taps(segments, total);
-  const at::Tensor weight = ops::conv_weight(conv_.value, conv_bias_.value), d_mixed = at::empty_like(mixed);
+  const at::Tensor weight = conv_weight(), d_mixed = at::empty_like(mixed);
   // What the tiles find of the small parameters' gradients.
   const auto parts = [&](const Trained& of) {
     return of.value.defined() ? at::zeros({tiles, of.value.size(0)}, rule.options()) : at::Tensor();
@@ -114,15 +154,12 @@ at::Tensor LinearAttention::backward(const at::Tensor& mixed, const at::Tensor& 
          rows_of(d_rule, begin, end), gradients.rows(begin, count), rows_of(d_mixed, begin, end)},
         sums.of(begin / kRowTile));
   });
-  small_.norm.add(sums.norm);
-  small_.a_log.add(sums.a_log);
-  small_.dt_bias.add(sums.dt_bias);
-  small_.skip.add(sums.skip);
-
-  const at::Tensor d_conv =
-      ops::causal_conv_backward(channels(mixed), weight, taps, gradients.x, channels(d_mixed));
-  if (conv_.grad.defined()) at::Tensor(conv_.grad).add_(d_conv.narrow(0, 0, kernels::kConvWidth).t());
-  if (conv_bias_.grad.defined()) at::Tensor(conv_bias_.grad).add_(d_conv[kernels::kConvWidth]);
+  small_.norm.add(sums.norm.sum(0));
+  small_.a_log.add(sums.a_log.sum(0));
+  small_.dt_bias.add(sums.dt_bias.sum(0));
+  if (sums.skip.defined()) small_.skip.add(sums.skip.sum(0));
+  add_to_convolutions(
+      ops::causal_conv_backward(channels(mixed), weight, taps, gradients.x, channels(d_mixed)));
   return d_mixed;
 }
 
@@ -140,7 +177,7 @@ void LinearAttention::for_each_tap(const std::vector<ops::StateRun>& runs, Body&
 at::Tensor LinearAttention::convolve(const at::Tensor& mixed, const std::vector<ops::StateRun>& runs,
                                      const at::Tensor& conv) const {
   const int64_t total = mixed.size(0), cols = config_.channels();
-  const at::Tensor x = channels(mixed), weight = ops::conv_weight(conv_.value, conv_bias_.value);
+  const at::Tensor x = channels(mixed), weight = conv_weight();
   const at::Tensor y = at::zeros({total, cols}, mixed.options());
   if (simulated(mixed)) return y;
   const auto count = static_cast<size_t>(total * kernels::kConvWidth);

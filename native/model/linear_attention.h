@@ -42,6 +42,10 @@ class LinearAttention {
   virtual ~LinearAttention() = default;
 
   int64_t columns() const { return config_.columns(); }
+  const LinearAttentionConfig& config() const { return config_; }
+  // With the heads of one of `ranks` ranks, which have as many each: of their columns (column_blocks()) it
+  // makes those of the result, and finds the gradients of what is theirs.
+  virtual std::unique_ptr<LinearAttention> own_heads(int64_t rank, int64_t ranks) const = 0;
 
   // mixed [T, P] -> [T, Hv Dv]; rows behind the last segment give zeros. rule: where it is given, set to what
   // the norm of finish() took, [T, Hv Dv] float32, which backward() takes.
@@ -60,9 +64,19 @@ class LinearAttention {
   struct Trained {
     at::Tensor value, grad;  // grad: undefined where it is not trained
     // parts [tiles, size]
-    void add(const at::Tensor& parts) const {
-      if (grad.defined()) at::Tensor(grad).add_(parts.sum(0));
+    void add(const at::Tensor& gradient) const {
+      if (grad.defined()) at::Tensor(grad).add_(gradient);
     }
+    // `count` rows from `first` on; of none, none.
+    Trained rows(int64_t first, int64_t count) const {
+      const auto of = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
+      return {of(value), of(grad)};
+    }
+  };
+  // A convolution of some of the channels.
+  struct Convolution {
+    int64_t channels;
+    Trained weight, bias;
   };
   // Parameters of a few numbers; skip: of Mamba 2 alone.
   struct Small {
@@ -86,6 +100,7 @@ class LinearAttention {
 
   // config: with the heads of this rank. Parameters under `name`.
   LinearAttention(const ParameterStore& store, const ModelConfig& config, const std::string& name);
+  LinearAttention(const LinearAttention& all, int64_t rank, int64_t ranks);
 
   // What the scan takes, from x [n, C] in the compute dtype and the same rows of mixed.
   virtual void prepare(const at::Tensor& x, const at::Tensor& mixed, const ops::DeltaRows& rows) const = 0;
@@ -132,7 +147,11 @@ class LinearAttention {
   void scan(const ops::DeltaRows& rows, std::vector<ops::StateRun> runs, std::vector<StateSnapshot> snapshots,
             const at::Tensor& rule, const at::Tensor& out) const;
 
-  Trained conv_, conv_bias_;
+  at::Tensor conv_weight() const;
+  // Adds to their gradients; as causal_conv_backward() gives it.
+  void add_to_convolutions(const at::Tensor& gradient) const;
+
+  std::vector<Convolution> convolutions_;  // one beside the other
 };
 
 // Under layer `prefix` ("layers.0."), whose parameters are `prefix` + linear_attention_name() + ".*".

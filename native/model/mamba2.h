@@ -1,6 +1,7 @@
 // Mamba 2.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "kernels/gated_norm.h"
@@ -19,6 +20,10 @@ class Mamba2 final : public LinearAttention {
  public:
   Mamba2(const ParameterStore& store, const ModelConfig& config, const std::string& name)
       : LinearAttention(store, config, name) {}
+  Mamba2(const Mamba2& all, int64_t rank, int64_t ranks) : LinearAttention(all, rank, ranks) {}
+  std::unique_ptr<LinearAttention> own_heads(int64_t rank, int64_t ranks) const override {
+    return std::make_unique<Mamba2>(*this, rank, ranks);
+  }
 
  protected:
   void prepare(const at::Tensor& x, const at::Tensor& mixed, const ops::DeltaRows& rows) const override;

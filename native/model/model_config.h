@@ -79,6 +79,23 @@ struct LinearAttentionConfig {
   int64_t first_gate() const { return rule == LinearRule::kMamba2 ? 0 : channels(); }
   int64_t head_numbers() const { return rule == LinearRule::kMamba2 ? 1 : 2; }
   int64_t columns() const { return channels() + values() + head_numbers() * value_heads; }
+  // What its columns, and the channels of the convolution among them, are one beside the other: each of
+  // these falls into even parts by head.
+  std::vector<int64_t> column_blocks() const {
+    if (rule == LinearRule::kMamba2) return {values(), values(), keys(), keys(), value_heads};
+    return {keys(), keys(), values(), values(), value_heads, value_heads};
+  }
+  std::vector<int64_t> channel_blocks() const {
+    if (rule == LinearRule::kMamba2) return {values(), keys(), keys()};
+    return {keys(), keys(), values()};
+  }
+  // That of one of `ranks` ranks, which have as many heads each.
+  LinearAttentionConfig own_heads(int64_t ranks) const {
+    LinearAttentionConfig own = *this;
+    own.key_heads /= ranks;
+    own.value_heads /= ranks;
+    return own;
+  }
 };
 // Of a layer's parameters.
 inline const char* linear_attention_name(const LinearAttentionConfig& config) {

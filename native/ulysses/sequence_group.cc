@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "comm/row_exchange.h"
 
 namespace troupe {
 
@@ -110,12 +111,11 @@ at::Tensor SequenceGroup::gather_heads(const ops::AttentionSpec& spec, const at:
 }
 
 at::Tensor SequenceGroup::gather_query_rows(const at::Tensor& heads, const CollectiveLabel& label) const {
-  const at::Tensor received = exchange(by_rank(heads, size()).contiguous(), label);
-  return received.view({size() * heads.size(0), heads.size(1) / size()});
+  return RowExchange(*comm_).gather_rows(heads, {heads.size(1)}, label);
 }
 
 at::Tensor SequenceGroup::gather_query_heads(const at::Tensor& rows, const CollectiveLabel& label) const {
-  return side_by_side(exchange(rows, label).view({size(), rows.size(0) / size(), rows.size(1)}));
+  return RowExchange(*comm_).gather_columns(rows, {rows.size(1) * size()}, label);
 }
 
 }  // namespace troupe

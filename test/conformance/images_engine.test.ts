@@ -235,19 +235,6 @@ describe.each(VISION_NAMES)('%s', (name) => {
   });
 });
 
-test.each([
-  ['qwen3_5', { ulysses: 2 }],
-  ['qwen3_5', { cp: 2 }],
-  ['qwen3_5_moe', { ulysses: 2 }],
-  ['qwen3_5_moe', { cp: 2 }],
-] as const)(
-  '%s is refused before a worker is started by layouts that share rows: %j',
-  async (name, parallel) => {
-    const made = Actor.create({ ...visionModel(name).options, worldSize: 2, parallel, device: 'cpu' });
-    await expect(made).rejects.toThrow(/linear attention of the model .* ranks cannot share its rows/);
-  },
-);
-
 test('a first stage without all layers behind which features are added is refused before a worker is started', async () => {
   const made = Actor.create({ model: VISION_MODEL, worldSize: 3, parallel: { pp: 3 }, device: 'cpu' });
   await expect(made).rejects.toThrow(

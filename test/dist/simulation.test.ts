@@ -98,6 +98,8 @@ test.each([
     true,
   ],
   ['cp 2', model, 2, layoutOf({ cp: 2 }), false],
+  ['cp 2, layers of linear attention', NEMOTRON, 2, layoutOf({ cp: 2 }), false],
+  ['the same, recomputed', NEMOTRON, 2, layoutOf({ cp: 2 }), true],
   ['cp 2 x tp 2 x pp 2, recomputed', model, 8, layoutOf({ tp: 2, cp: 2, sequenceParallel: true }, 2), true],
 ])(
   '%s: bytes by the formulas are those of the engine',

@@ -120,6 +120,9 @@ test.each([
   ['glm4', 2, 128],
   ['gpt2', 2, 130],
   ['qwen3_moe', 2, 120],
+  ['qwen3_next', 2, 128],
+  ['nemotron_h', 2, 128],
+  ['olmo_hybrid', 2, 128],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {
   const batch = longBatch(8, vocabulary);
   const model = modelOf(name);

@@ -20,16 +20,7 @@ export function layoutsOf(dir: string): TestLayout[] {
   return [
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
-    // Linear attention goes through a sequence from row to row.
-    ...([
-      'linear_conv_kernel_dim',
-      'linear_num_key_heads',
-      'linear_key_head_dim',
-      'mamba_num_heads',
-      'mamba_n_heads',
-    ].some((key) => key in config)
-      ? []
-      : [{ layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } }]),
+    { layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } },
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
   ];
 }

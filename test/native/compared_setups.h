@@ -33,6 +33,8 @@ inline const std::vector<Setup> kSetups{
     {.variant = "qwen3_next", .ranks = 2, .checkpointing = true, .tp = 2},
     {.variant = "mamba2", .ranks = 2, .dtype = at::kBFloat16},
     {.variant = "olmo_hybrid", .ranks = 2, .tp = 2},
+    {.variant = "qwen3_next", .ranks = 2, .cp = 2},
+    {.variant = "mamba2", .ranks = 2, .checkpointing = true, .cp = 2},
     {.variant = "nemotron_h", .ranks = 2, .ep = 2},
     {.variant = "nemotron_h", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "gpt_oss"},

@@ -321,10 +321,10 @@ TEST(layouts_without_it_are_refused) {
   refused(options,
           "behind the first 2 layers: expected all of these in the first part of the pipeline, got 1");
   options.pipeline = {};
-  options.parallel.cp = 2;
+  options.parallel.cp = 4;
   give_delta(options.model, {true, false, true}, DeltaMatrices::kJoined);
   options.model.vision->rope_axes = {0, 1};
-  refused(options, "the linear attention of qwen3 models goes through a sequence from row to row");
+  refused(options, "tp x cp x ulysses to divide the 2 key heads of the linear attention");
 }
 
 // Tiles of 128 rows hold whole tokens of images.

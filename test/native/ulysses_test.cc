@@ -135,7 +135,8 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 
 TEST(every_kind_of_model) {
   for (const std::string variant :
-       {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4"}) {
+       {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4", "qwen3_5",
+        "qwen3_next", "mamba2", "nemotron_h", "olmo_hybrid"}) {
     EngineOptions options = long_options(variant, HeadKind::kLm);
     options.ulysses = 2;
     Task task;
@@ -155,6 +156,30 @@ TEST(key_heads_are_repeated_where_there_are_too_few) {
     task.updates = 3;
     compare(options, size, round_robin(1), task);
   }
+}
+
+TEST(heads_of_linear_attention_are_shared_as_far_as_its_key_heads_go) {
+  for (const std::string variant : {"qwen3_next", "mamba2"}) {
+    for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+      EngineOptions options = long_options(variant, head);
+      options.model.linear->key_heads = 4;
+      options.model.linear->value_heads = 8;
+      options.model.num_heads = options.model.num_kv_heads = 4;
+      options.gradient_checkpointing = head == HeadKind::kLm;
+      options.ulysses = 4;
+      Task task;
+      task.updates = 3;
+      compare(options, 4, round_robin(1), task);
+      options.ulysses = 2;
+      compare(options, 4, round_robin(2), task);
+    }
+  }
+  EngineOptions options = long_options("qwen3_5", HeadKind::kLm);
+  options.model.num_heads = options.model.num_kv_heads = 4;
+  options.ulysses = 4;
+  on_ranks(4, [&](int64_t, const std::shared_ptr<Communicator>& comm) {
+    CHECK_THROWS(create_engine(options, comm), "to divide the 2 key heads of the linear attention");
+  });
 }
 
 TEST(adapters) {

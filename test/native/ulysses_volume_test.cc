@@ -64,9 +64,10 @@ TEST(bytes_sent_are_the_theoretical_volume) {
 }
 
 TEST(what_is_simulated_is_what_ranks_send) {
-  for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
-    for (const std::string sharding : {"full_shard", "no_shard"}) {
-      EngineOptions options = long_options("qwen3", head);
+  for (const std::string variant : {"qwen3", "mamba2"}) {
+    for (const auto& [head, sharding] :
+         {std::pair{HeadKind::kLm, "full_shard"}, {HeadKind::kValue, "no_shard"}}) {
+      EngineOptions options = long_options(variant, head);
       options.max_tokens = 2 * kAtOnce;
       options.model.num_kv_heads = 1;
       options.model.max_positions = 4096;  // the simulation has one sequence of as many rows
@@ -90,7 +91,7 @@ TEST(what_is_simulated_is_what_ranks_send) {
         int64_t bytes = 0, exchanges = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           bytes += c.bytes;
-          if (c.name == "all_to_all" && c.subject == "layers.1 attention") exchanges += c.count;
+          if (c.name == "all_to_all" && c.subject == "layers.0 attention") exchanges += c.count;
         }
         CHECK(outcome.bytes_sent == bytes);
         CHECK(exchanges == (options.gradient_checkpointing ? 6 : 4));

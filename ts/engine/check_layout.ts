@@ -1,7 +1,7 @@
 // Whether a model can be spread as an engine's options say: before any process is started.
 import { badOption } from '../base/check_options';
 import { layersByPart, pipelineProblem } from '../model/pipeline_parts';
-import { tensorProblem } from '../model/tensor_parts';
+import { linearProblem, tensorProblem } from '../model/tensor_parts';
 import type { NativeModelConfig } from '../native/bridge';
 import type { ResolvedEngineOptions } from './engine_options';
 
@@ -18,12 +18,6 @@ export function checkLayout(
   { ulysses, parallel, pipeline }: Layout,
   { config, dir }: { config: NativeModelConfig; dir: string },
 ): void {
-  if (config.linear !== null && (ulysses > 1 || parallel.cp > 1))
-    throw badOption(
-      where,
-      `parallel.ulysses ${ulysses}, parallel.cp ${parallel.cp}: the linear attention of the model in ${dir} goes through a sequence ` +
-        'from row to row, and ranks cannot share its rows: expected both to be 1 (parallel.tp shares heads)',
-    );
   if (config.prediction?.trained && (ulysses > 1 || parallel.cp > 1))
     throw badOption(
       where,
@@ -42,6 +36,13 @@ export function checkLayout(
     );
   const heads = tensorProblem(parallel.tp, config);
   if (heads !== null) throw badOption(where, `parallel.tp ${parallel.tp}: ${heads} of the model in ${dir}`);
+  // Ranks that share rows share these, too.
+  const linear = linearProblem(parallel.tp * parallel.cp * ulysses, config.linear);
+  if (linear !== null)
+    throw badOption(
+      where,
+      `parallel.tp ${parallel.tp} x parallel.cp ${parallel.cp} x parallel.ulysses ${ulysses}: ${linear} of the model in ${dir}`,
+    );
   const experts = config.moe?.numExperts ?? 0;
   if (parallel.ep > 1 && (experts === 0 || experts % parallel.ep !== 0))
     throw badOption(

@@ -1,3 +1,4 @@
+import { linearColumns } from '../model/linear_columns';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 
 /**
@@ -51,10 +52,9 @@ function attentionSize(c: NativeModelConfig): number {
 
 /** Both projections, and the products of a token with the states: what it finds (of the gated delta rule), changes and reads. */
 function linearSize(c: NativeModelConfig, linear: NativeLinearConfig): number {
-  const { rule, keyHeads, valueHeads, keyDim, valueDim } = linear;
-  const values = valueHeads * valueDim;
-  const columns = 2 * keyHeads * keyDim + 2 * values + (rule === 'mamba2' ? 1 : 2) * valueHeads;
-  return c.hiddenSize * (columns + values) + (rule === 'mamba2' ? 2 : 3) * values * keyDim;
+  const values = linear.valueHeads * linear.valueDim;
+  const products = linear.rule === 'mamba2' ? 2 : 3;
+  return c.hiddenSize * (linearColumns(linear) + values) + products * values * linear.keyDim;
 }
 
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);

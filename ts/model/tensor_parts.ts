@@ -10,9 +10,15 @@ export function tensorProblem(
     linear = null,
   }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> & Partial<Pick<NativeModelConfig, 'linear'>>,
 ): string | null {
-  if (linear !== null && linear.keyHeads % tp !== 0)
-    return `expected a divisor of the ${linear.keyHeads} ${linear.rule === 'mamba2' ? 'groups of Mamba 2' : 'key heads of the linear attention'}`;
+  const problem = linearProblem(tp, linear);
+  if (problem !== null) return problem;
   if (numHeads % tp !== 0) return `expected a divisor of the ${numHeads} attention heads`;
   if (numKvHeads % tp === 0 || tp % numKvHeads === 0) return null;
   return `expected a divisor or a multiple of the ${numKvHeads} key heads`;
+}
+
+/** Why that many ranks cannot share the heads of linear attention; null: they can. */
+export function linearProblem(ranks: number, linear: NativeModelConfig['linear']): string | null {
+  if (linear === null || linear.keyHeads % ranks === 0) return null;
+  return `expected a divisor of the ${linear.keyHeads} ${linear.rule === 'mamba2' ? 'groups of Mamba 2' : 'key heads of the linear attention'}`;
 }

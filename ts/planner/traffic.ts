@@ -1,4 +1,5 @@
 // What a rank sends in one optimiser step along each axis of a layout, by formula: of the blocks, which is all but a little of it.
+import { linearColumns } from '../model/linear_columns';
 import { layersByPart } from '../model/pipeline_parts';
 import type { NativeSimulatedGroup } from '../native/bridge';
 import { rowParts } from './places';
@@ -138,18 +139,36 @@ function tensorTraffic(part: Part): TrafficFormula {
 
 /**
  * Keys and values to the ranks that share the context, in the forward and in the backward pass and where it is computed again, and
- * their gradients back, summed (native/megatron/context_group.h).
+ * their gradients back, summed (native/megatron/context_group.h). Linear attention sends the columns of its rows to the ranks that have their heads,
+ * and the results back (native/comm/row_exchange.h); so do the gradients.
  */
 function contextTraffic(part: Part): TrafficFormula {
   const { role, rows, element, layers } = part;
   const { tp, cp } = role.layout.parallel;
-  const { text, times } = uses(part, [1, 2, 1]);
-  const { numKvHeads, headDim } = role.model;
-  const heads = Math.max(1, numKvHeads / tp); // fewer than tp: each rank has a copy of one
+  const { numKvHeads, headDim, linear, linearLayers } = role.model;
+  const terms: { text: string; bytes: number }[] = [];
+  const scans = layers.filter((layer) => linearLayers[layer]).length;
+  const attending = layers.length - scans;
+  if (attending > 0) {
+    const { text, times } = uses(part, [1, 2, 1]);
+    const heads = Math.max(1, numKvHeads / tp); // fewer than tp: each rank has a copy of one
+    terms.push({
+      text: `${text} x 2 x ${attending} layers x ${count(rows)} rows x ${heads} key heads x ${headDim} x ${element} B x ${cp - 1}`,
+      bytes: times * 2 * attending * rows * heads * headDim * element * (cp - 1),
+    });
+  }
+  if (linear !== null && scans > 0) {
+    const { text, times } = uses(part, [1, 1, 1]);
+    const columns = (linearColumns(linear) + linear.valueHeads * linear.valueDim) / tp;
+    terms.push({
+      text: `${text} x ${scans} layers of linear attention x ${count(rows)} rows x ${columns} columns x ${element} B x ${cp - 1}/${cp}`,
+      bytes: (times * scans * rows * columns * element * (cp - 1)) / cp,
+    });
+  }
   return {
     axis: 'cp',
-    text: `${text} x 2 x ${layers.length} layers x ${count(rows)} rows x ${heads} key heads x ${headDim} x ${element} B x ${cp - 1}`,
-    bytes: times * 2 * layers.length * rows * heads * headDim * element * (cp - 1),
+    text: terms.map(({ text }) => text).join(' + '),
+    bytes: sum(terms.map(({ bytes }) => bytes)),
   };
 }
 
@@ -188,7 +207,9 @@ function dataTraffic(part: Part, groups: readonly NativeSimulatedGroup[], ranks:
   // Copies of shards, experts of their own ranks, adapters: the table alone.
   if ((role.shardSize !== null && role.shardSize < ranks) || role.layout.parallel.ep > 1 || role.lora)
     return [];
-  const whole = sum(groups.filter(({ name }) => name.startsWith('layers.')).map((group) => group.whole));
+  // Buffers (corrections of routers) are whole on every rank.
+  const blocks = groups.filter(({ name }) => name.startsWith('layers.') && !name.endsWith('.buffers'));
+  const whole = sum(blocks.map((group) => group.whole));
   const { reduction, reduceDtype } = role.placement;
   const sums = role.strategy === 'no_shard' ? 2 : reduction === 'micro_batch' ? micros : 1;
   const sent = role.strategy !== 'no_shard' && reduceDtype === 'bfloat16' ? 2 : 4;

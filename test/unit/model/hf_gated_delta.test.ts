@@ -88,13 +88,17 @@ const layout = (parallel: object, ulysses = 1) => ({
   pipeline: ONE_STAGE,
 });
 
-test('ranks share heads, and no rows of a sequence', () => {
+test('ranks that share matrices or rows share key heads', () => {
   const config = resolve(recorded('qwen3_next'));
   const check = (...args: Parameters<typeof layout>) =>
     checkLayout('test', layout(...args) as Parameters<typeof checkLayout>[1], { config, dir: 'm' });
   expect(() => check({ tp: 2, ep: 2 })).not.toThrow();
-  expect(() => check({ cp: 2 })).toThrow(/parallel.cp 2: the linear attention of the model in m/);
-  expect(() => check({}, 2)).toThrow(/parallel.ulysses 2, .*expected both to be 1/);
+  expect(() => check({ cp: 2 })).not.toThrow();
+  expect(() => check({}, 2)).not.toThrow();
+  expect(() => check({ tp: 2, cp: 2 })).toThrow(
+    /parallel.tp 2 x parallel.cp 2 x parallel.ulysses 1: expected a divisor of the 2 key heads of the linear attention of the model in m/,
+  );
+  expect(() => check({}, 4)).toThrow(/parallel.ulysses 4: expected a divisor of the 2 key heads/);
   expect(tensorProblem(4, config)).toMatch(/2 key heads of the linear attention/);
 });
 
