@@ -3,10 +3,15 @@ import {
   arrayLength,
   checkArrays,
   checkColumnOptions,
+  checkColumns,
   checkCount,
+  checkNamed,
   checkNames,
+  checkRagged,
   checkRecord,
   checkSize,
+  own,
+  tokenCount,
 } from './arguments';
 import { ColumnMemory } from './column_memory';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
@@ -15,7 +20,7 @@ import { fail } from './fail';
 import { checkEqual, FIXED } from './fixed_columns';
 import { indexRange, permutation, resolveIndices } from './indices';
 import { concatColumns, type Layout, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
-import { type PaddedInput, padColumn, unpad } from './padded';
+import { PADDED, type PaddedInput, padColumn, unpad } from './padded';
 import { checkSameColumns } from './same_columns';
 
 export type Seqs = ArrayLike<ArrayLike<number>>;
@@ -56,7 +61,7 @@ export class Batch {
    * Attended positions whose `responseMask` is 0 (tool output) are kept.
    */
   static fromPadded(p: PaddedInput): Batch {
-    checkRecord('fromPadded', p);
+    checkNamed('fromPadded', p, PADDED);
     for (const name of ['inputIds', 'attentionMask'] as const) arrayLength(`fromPadded: ${name}`, p[name]);
     const { layout, tokens, responseMask, columns, granularity } = unpad(p);
     return Batch.build(layout, { tokens, responseMask, ...columns }, { granularity });
@@ -71,7 +76,7 @@ export class Batch {
   ): Batch {
     checkArrays('fromSequences: prompts', prompts);
     checkArrays('fromSequences: responses', responses);
-    checkRecord('fromSequences: columns', columns);
+    checkColumns('fromSequences', columns);
     checkColumnOptions('fromSequences', o);
     if (prompts.length !== responses.length) {
       fail(`fromSequences: got ${prompts.length} prompts but ${responses.length} responses`);
@@ -80,8 +85,8 @@ export class Batch {
     const promptLens = new Int32Array(size);
     const responseLens = new Int32Array(size);
     for (let i = 0; i < size; i++) {
-      promptLens[i] = arrayLength(`prompt ${i}`, prompts[i]);
-      responseLens[i] = arrayLength(`response ${i}`, responses[i]);
+      promptLens[i] = tokenCount(`prompt ${i}`, prompts[i]);
+      responseLens[i] = tokenCount(`response ${i}`, responses[i]);
     }
     const layout = makeLayout(promptLens, responseLens);
     const tokens = new Int32Array(layout.numTokens);
@@ -98,9 +103,7 @@ export class Batch {
 
   /** From concatenated tokens [ΣL] and the lengths of each sequence's prompt and response. */
   static fromRagged(r: RaggedInput, o: ColumnOptions = {}): Batch {
-    checkRecord('fromRagged', r);
-    for (const name of ['promptLens', 'responseLens'] as const) arrayLength(`fromRagged: ${name}`, r[name]);
-    if (r.columns !== undefined) checkRecord('fromRagged: columns', r.columns);
+    checkRagged(r);
     checkColumnOptions('fromRagged', o);
     const layout = makeLayout(toInt32('promptLens', r.promptLens), toInt32('responseLens', r.responseLens));
     return Batch.build(layout, { ...r.columns, tokens: r.tokens }, o);
@@ -110,11 +113,9 @@ export class Batch {
     const map = new Map<string, Column>();
     // The mask stands behind the tokens, whether it is given or not.
     for (const [name, value] of Object.entries({ tokens: undefined, responseMask: undefined, ...columns })) {
-      if (name === 'promptLens')
-        fail(`column 'promptLens' follows from the prompts; leave it out of columns`);
       if (name === 'responseMask' && !Object.hasOwn(columns, name))
         map.set(name, { granularity: 'response', data: new Uint8Array(layout.numResponseTokens).fill(1) });
-      else map.set(name, makeColumn(name, value, layout, o.granularity?.[name], o.adopt));
+      else map.set(name, makeColumn(name, value, layout, own(o.granularity, name), o.adopt));
     }
     map.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
     return new Batch(layout, map);
@@ -124,13 +125,18 @@ export class Batch {
   static concat(batches: readonly Batch[]): Batch {
     const first = checkSameColumns(batches, (batch) => batch instanceof Batch);
     if (batches.length === 1) return first;
+    const lengths = (of: (b: Batch) => Int32Array): Int32Array =>
+      concatColumns(batches.map((b): Column => ({ granularity: 'sequence', data: of(b) })))
+        .data as Int32Array;
+    // First: it refuses more tokens than a batch can hold.
+    const layout = makeLayout(
+      lengths((b) => b.promptLens),
+      lengths((b) => b.responseLens),
+    );
     const columns = new Map<string, Column>();
     for (const name of first.names) columns.set(name, concatColumns(batches.map((b) => b.column(name))));
-    const promptLens = columns.get('promptLens')?.data as Int32Array;
-    const responseLens = concatColumns(
-      batches.map((b): Column => ({ granularity: 'sequence', data: b.responseLens })),
-    ).data as Int32Array;
-    return new Batch(makeLayout(promptLens, responseLens), columns);
+    columns.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
+    return new Batch(layout, columns);
   }
 
   /** B */
@@ -230,7 +236,7 @@ export class Batch {
     const map = new Map(this.columns);
     for (const [name, value] of Object.entries(columns)) {
       const present = this.columns.has(name) ? this.column(name) : undefined;
-      const granularity = o.granularity?.[name] ?? present?.granularity;
+      const granularity = own(o.granularity, name) ?? present?.granularity;
       const added = makeColumn(name, value, this.layout, granularity, o.adopt);
       if (present === undefined) map.set(name, added);
       else checkEqual(name, present, added);
@@ -293,13 +299,13 @@ export class Batch {
 
   /** These sequences, in this order, repeats allowed; negative indices count from the end. Also a mask of B booleans. */
   take(indices: ArrayLike<number> | ArrayLike<boolean>): Batch {
-    arrayLength('take', indices);
+    checkSize('take', arrayLength('take', indices));
     return this.gather(resolveIndices(indices, this.size));
   }
 
   /** The sequences in another order. */
   reorder(indices: ArrayLike<number>): Batch {
-    arrayLength('reorder', indices);
+    checkSize('reorder', arrayLength('reorder', indices));
     return this.gather(permutation(indices, this.size));
   }
 

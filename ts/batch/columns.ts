@@ -1,4 +1,5 @@
-import { types } from 'node:util';
+import { isDeepStrictEqual, types } from 'node:util';
+import { isRecord } from '../base/check_options';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Layout } from './layout';
@@ -132,7 +133,7 @@ export function makeColumn(
     );
   }
   if (name === 'images') checkImages(flat);
-  const dtype = KNOWN[name]?.dtype ?? 'any';
+  const dtype = known === null ? 'any' : (KNOWN[name]?.dtype ?? 'any');
   return {
     granularity,
     data: granularity === 'sequence' ? copySequence(flat) : tokenData(name, flat, dtype, adopt),
@@ -306,20 +307,27 @@ function maskOf(value: ArrayLike<unknown>): Uint8Array {
   return out;
 }
 
-const sameValue = (a: unknown, b: unknown): boolean => {
+/** `within`: what is being compared already, of `a` with its counterpart: objects may hold themselves. */
+const sameValue = (a: unknown, b: unknown, within: ReadonlyMap<unknown, unknown> = new Map()): boolean => {
   if (Object.is(a, b) || a === b) return true;
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
+  if (within.has(a)) return within.get(a) === b;
+  // Dates, maps and the like are not their keys.
+  if (!isPlain(a) || !isPlain(b)) return isDeepStrictEqual(a, b);
   const keys = Object.keys(a);
+  const inside = new Map(within).set(a, b);
   return (
     isArrayLike(a) === isArrayLike(b) &&
     keys.length === Object.keys(b).length &&
     keys.every(
       (k) =>
         Object.hasOwn(b, k) &&
-        sameValue((a as Record<string, unknown>)[k], (b as Record<string, unknown>)[k]),
+        sameValue((a as Record<string, unknown>)[k], (b as Record<string, unknown>)[k], inside),
     )
   );
 };
+
+const isPlain = (value: object): boolean => isArrayLike(value) || isRecord(value);
 
 /** First index at which two columns differ (NaN equals NaN), or -1. */
 export function firstDifference(a: Column, b: Column): number {

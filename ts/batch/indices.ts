@@ -6,6 +6,9 @@ export function resolveIndices(indices: ArrayLike<number> | ArrayLike<boolean>, 
   if (typeof indices[0] === 'boolean') {
     if (indices.length !== size)
       fail(`take: a mask needs one entry per sequence, ${size}, but has ${indices.length}`);
+    for (let i = 0; i < size; i++)
+      if (typeof indices[i] !== 'boolean')
+        fail(`take: entry ${i} of a mask: expected true or false but got ${show(indices[i])}`);
     return Int32Array.from(Array(size).keys()).filter((i) => indices[i] as boolean);
   }
   const out = new Int32Array(indices.length);

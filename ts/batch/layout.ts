@@ -39,7 +39,13 @@ export function makeLayout(promptLens: Int32Array, responseLens: Int32Array): La
     if ((promptLens[i] as number) < 1) {
       throw new TroupeError(
         'INVALID_ARGUMENT',
-        `[batch] sequence ${i}: expected a prompt of at least one token but it is empty`,
+        `[batch] sequence ${i}: expected a prompt of at least one token but ${promptLens[i] === 0 ? 'it is empty' : `its length is ${promptLens[i]}`}`,
+      );
+    }
+    if ((responseLens[i] as number) < 0) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[batch] sequence ${i}: expected a response of 0 tokens or more but its length is ${responseLens[i]}`,
       );
     }
     sequenceLens[i] = (promptLens[i] as number) + (responseLens[i] as number);

@@ -1,7 +1,8 @@
 import { types } from 'node:util';
+import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { arrayLength, checkCount, checkGranularity, checkRecord } from './arguments';
+import { arrayLength, checkCount, checkGranularity, checkRecord, own } from './arguments';
 import type { Column, Granularity } from './columns';
 import { knownGranularity, toMask } from './columns';
 import type { Layout } from './layout';
@@ -27,6 +28,17 @@ export interface PaddedInput {
   /** Granularity of columns for which it does not follow from name or length. */
   granularity?: Record<string, Granularity>;
 }
+
+/** Its names. */
+export const PADDED = [
+  'inputIds',
+  'attentionMask',
+  'responseLength',
+  'responseMask',
+  'columns',
+  'batchSize',
+  'granularity',
+] as const satisfies readonly (keyof PaddedInput)[];
 
 /** What a typed array can hold in every version of Node. */
 const MOST_ENTRIES = 2 ** 32;
@@ -172,20 +184,21 @@ function unpadColumns(
   B: number,
   R: number,
 ): { columns: Record<string, ArrayLike<unknown>>; granularity: Record<string, Granularity> } {
-  const columns: Record<string, ArrayLike<unknown>> = {};
-  const granularity: Record<string, Granularity> = {};
+  const columns: [string, ArrayLike<unknown>][] = [];
+  const granularity: [string, Granularity][] = [];
   for (const [name, value] of Object.entries(p.columns ?? {})) {
     if (name === 'tokens' || name === 'promptLens' || name === 'responseMask') {
       fail(`columns.${name}: comes from inputIds, attentionMask and responseMask; leave it out of columns`);
     }
-    const kind = paddedGranularity(name, value, p.granularity?.[name], B, R);
+    const kind = paddedGranularity(name, value, own(p.granularity, name), B, R);
     const expected = kind === 'sequence' ? B : B * R;
     if (value.length !== expected)
       fail(`columns.${name}: expected ${expected} entries (${kind}) but got ${value.length}`);
-    columns[name] = kind === 'sequence' ? value : gather(value, layout, R);
-    if (knownGranularity(name) === null) granularity[name] = kind;
+    columns.push([name, kind === 'sequence' ? value : gather(value, layout, R)]);
+    if (knownGranularity(name) === null) granularity.push([name, kind]);
   }
-  return { columns, granularity };
+  // A name may be that of something which every object has.
+  return { columns: Object.fromEntries(columns), granularity: Object.fromEntries(granularity) };
 }
 
 function paddedGranularity(
@@ -287,6 +300,8 @@ export function padColumn(
   const longest = layout.responseLens.reduce((a, b) => Math.max(a, b), 0);
   const R = responseLength ?? longest;
   checkCount('toPadded: responseLength', R, 0);
+  if (R > Math.max(longest, RUN_LIMITS.tokens))
+    refuse(`responseLength: expected at most ${RUN_LIMITS.tokens} tokens but got ${R}`);
   if (R < longest) refuse(`responseLength ${R} is below the longest response, ${longest} tokens`);
   if (typeof padValue !== 'number') refuse(`padValue: expected a number but got ${show(padValue)}`);
   if (layout.size * R > MOST_ENTRIES)

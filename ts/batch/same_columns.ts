@@ -1,6 +1,5 @@
 // Batches that are put end to end must have the same columns.
 import { show } from '../base/text';
-import { checkArrays } from './arguments';
 import type { Granularity } from './columns';
 import { fail } from './fail';
 
@@ -15,7 +14,8 @@ export function checkSameColumns<B extends Named>(
   batches: readonly B[],
   isBatch: (value: unknown) => boolean,
 ): B {
-  checkArrays('concat', batches);
+  const given: unknown = batches;
+  if (!Array.isArray(given)) fail(`concat: expected an array of batches but got ${show(batches)}`);
   const first = batches[0] ?? fail('concat: expected at least one batch');
   const other = batches.findIndex((batch) => !isBatch(batch));
   if (other >= 0) fail(`concat: expected entry ${other} to be a Batch but got ${show(batches[other])}`);

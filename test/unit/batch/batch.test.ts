@@ -172,10 +172,11 @@ describe('what is no array, or would take all memory, is refused with its name',
       () => Batch.fromPadded({} as never),
       /fromPadded: inputIds: expected an array but got undefined/,
     ],
+    ['concat(null)', () => Batch.concat(null!), /concat: expected an array of batches but got null/],
     [
-      'concat(null)',
-      () => Batch.concat(null!),
-      /concat: expected an array of arrays but got null|concat: expected/,
+      'concat of what only looks like an array',
+      () => Batch.concat({ length: 1, 0: b } as never),
+      /concat: expected an array of batches but got {/,
     ],
     ['concat([{}])', () => Batch.concat([{} as never]), /concat: expected entry 0 to be a Batch but got {}/],
     ['with(null)', () => b.with(null!), /with: expected an object but got null/],
@@ -190,6 +191,57 @@ describe('what is no array, or would take all memory, is refused with its name',
       'padToDivisor(1e12)',
       () => b.padToDivisor(1e12),
       /padToDivisor: 1000000000000 sequences: expected at most 16777216/,
+    ],
+    [
+      'a length that nobody could fill',
+      () => Batch.fromSequences([{ length: 1e15, [1e15 - 1]: 1 }], [[1]]),
+      /prompt 0: expected at most 2147483647 entries but got an array of 1000000000000000/,
+    ],
+    [
+      'holes, thousands of millions of them',
+      () => Batch.fromPadded({ inputIds: new Array(2 ** 32 - 1), attentionMask: [1, 1], responseLength: 1 }),
+      /fromPadded: inputIds: expected at most 2147483647 entries but got an array of 4294967295/,
+    ],
+    ['as many sequences', () => b.take(new Array(2 ** 31)), /take: expected at most/],
+    [
+      'a negative length of a response',
+      () => Batch.fromRagged({ tokens: [1, 2, 3], promptLens: [3, 1], responseLens: [-2, 1] }),
+      /sequence 0: expected a response of 0 tokens or more but its length is -2/,
+    ],
+    [
+      'a negative length of a prompt',
+      () => Batch.fromRagged({ tokens: [1], promptLens: [-1], responseLens: [2] }),
+      /sequence 0: expected a prompt of at least one token but its length is -1/,
+    ],
+    [
+      'lengths of other numbers of sequences',
+      () => Batch.fromRagged({ tokens: [1, 2], promptLens: [1, 1], responseLens: [0] }),
+      /fromRagged: expected a length of each prompt and response but got 2 promptLens and 1 responseLens/,
+    ],
+    [
+      'a mistyped argument of fromRagged',
+      () => Batch.fromRagged({ tokens: [1], promptLens: [1], responseLens: [0], colums: {} } as never),
+      /fromRagged\] unknown option 'colums'; did you mean 'columns'/,
+    ],
+    [
+      'a mistyped argument of fromPadded',
+      () => Batch.fromPadded({ inputIds: [1], attentionMask: [1], responselength: 0 } as never),
+      /fromPadded\] unknown option 'responselength'; did you mean 'responseLength'/,
+    ],
+    [
+      'tokens twice',
+      () => Batch.fromSequences([[1]], [[2]], { tokens: [3, 4] }),
+      /column 'tokens' follows from the prompts and responses; leave it out/,
+    ],
+    [
+      'a mask that is not one to its end',
+      () => b.take([true, 1] as never),
+      /take: entry 1 of a mask: expected true or false but got 1/,
+    ],
+    [
+      'rows of gigabytes',
+      () => b.toPadded('responseMask', 2 ** 31),
+      /toPadded: responseLength: expected at most 16777216 tokens but got 2147483648/,
     ],
     [
       'chunk(1e9) of none',
@@ -220,6 +272,43 @@ describe('operations', () => {
         .get('values'),
     ).toEqual(Float32Array.of(4, 5, 6));
     expect(three().has('values')).toBe(false);
+  });
+
+  test('columns of dates, maps and objects that hold themselves are compared as what they are', () => {
+    const ring = (name: string): unknown => {
+      const made: Record<string, unknown> = { name };
+      made.self = made;
+      return made;
+    };
+    const row = (day: number, name: string): unknown[] => [new Date(day), new Map([[name, 1]]), ring(name)];
+    const b = three().with({ extra: row(1, 'a') });
+    expect(b.with({ extra: row(1, 'a') }).get('extra')).toEqual(row(1, 'a'));
+    expect(() => b.with({ extra: [new Date(2), ...row(1, 'a').slice(1)] })).toThrow(/differs at entry 0/);
+    expect(() => b.with({ extra: [new Date(1), new Map(), ring('a')] })).toThrow(/differs at entry 1/);
+    expect(() => b.with({ extra: [...row(1, 'a').slice(0, 2), ring('b')] })).toThrow(/differs at entry 2/);
+  });
+
+  test('a column may have the name of what every object has', () => {
+    const named = JSON.parse('{ "constructor": [1, 2, 3], "__proto__": [4, 5, 6] }') as Record<
+      string,
+      number[]
+    >;
+    const b = Batch.fromSequences([[1], [2], [3]], [[4, 5], [6], [7]], named, { granularity: {} });
+    const padded = Batch.fromPadded({
+      inputIds: [1, 2, 3, 4, 5, 6],
+      attentionMask: [1, 1, 1, 1, 1, 1],
+      responseLength: 1,
+      batchSize: 3,
+      columns: named,
+      granularity: JSON.parse('{ "constructor": "sequence", "__proto__": "sequence" }'),
+    });
+    for (const one of [b.with({ hasOwnProperty: [7, 8, 9] }), padded]) {
+      expect(one.get('constructor')).toEqual([1, 2, 3]);
+      expect(one.get('__proto__')).toEqual([4, 5, 6]);
+    }
+    expect(b.with({ valueOf: [1, 1, 1, 1, 1, 1, 1] }, { granularity: {} }).granularity('valueOf')).toBe(
+      'token',
+    );
   });
 
   test('select, drop, pop, rename', () => {
