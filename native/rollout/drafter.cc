@@ -2,6 +2,7 @@
 #include "rollout/drafter.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/error.h"
 #include "rollout/page_pool.h"
@@ -84,7 +85,13 @@ Drafter::Drafter(const DraftOptions& options) : options_(options) {
 void Drafter::begin(Sequence& sequence) {
   if (!looks_up()) return;
   sequence.family = family_of(sequence.request);
-  families_[sequence.family].running.push_back(&sequence);
+  const auto [family, added] = families_.try_emplace(sequence.family);
+  try {
+    family->second.running.push_back(&sequence);
+  } catch (...) {
+    if (added) families_.erase(family);
+    throw;
+  }
 }
 
 void Drafter::end(const Sequence& sequence) {
@@ -94,9 +101,15 @@ void Drafter::end(const Sequence& sequence) {
   const int64_t before = std::min(sequence.prompt_length(), options_.max_match);
   const int64_t count = before + sequence.response_length();
   if (sequence.response_length() > 0 && count <= options_.remembered_tokens) {
-    family.ended.emplace_back(sequence.tokens.end() - count, sequence.tokens.end());
-    order_.push_back(sequence.family);
-    remembered_ += count;
+    try {
+      std::list<std::vector<int32_t>> text;
+      text.emplace_back(sequence.tokens.end() - count, sequence.tokens.end());
+      order_.push_back(sequence.family);
+      family.ended.splice(family.ended.end(), text);
+      remembered_ += count;
+    } catch (const std::bad_alloc&) {
+      // Others of its prompt have one text less to look for drafts in.
+    }
     while (remembered_ > options_.remembered_tokens) forget_oldest();
   }
   if (family.running.empty() && family.ended.empty()) families_.erase(sequence.family);

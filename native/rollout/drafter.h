@@ -32,7 +32,8 @@ class Drafter {
   explicit Drafter(const DraftOptions& options);
 
   // Between these two calls its tokens serve others of its prompt; after the second a copy of them. Nothing
-  // of it where nothing is looked up.
+  // of it where nothing is looked up. Where memory runs out the first (std::bad_alloc) has changed nothing,
+  // and the second leaves no copy.
   void begin(Sequence& sequence);
   void end(const Sequence& sequence);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -45,6 +46,7 @@ void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
           ": shorten the prompt or the response, or give the cache more memory (gpu_memory_utilization)");
   require(!by_id_.contains(request.id), ErrorCode::kInternal, "[rollout] request ", request.id,
           " is there already");
+  // All that takes memory first: where it runs out nobody has heard of the request.
   Owners owners;
   owners.push_back(std::make_unique<Sequence>());
   Sequence* const sequence = owners.front().get();
@@ -56,9 +58,17 @@ void Scheduler::submit(RolloutRequest request, std::vector<ImageSpan> images) {
   }
   sequence->images = std::move(images);
   sequence->request = std::move(request);
-  by_id_[sequence->request.id] = sequence;
-  drafter_.begin(*sequence);
-  if (sequence->request.sampling.constrained) report(*sequence);
+  const uint64_t id = sequence->request.id;
+  const size_t reported = reported_.size();
+  try {
+    if (sequence->request.sampling.constrained) report(*sequence);
+    by_id_.emplace(id, sequence);
+    drafter_.begin(*sequence);
+  } catch (...) {
+    by_id_.erase(id);
+    reported_.resize(reported);
+    throw;
+  }
   enqueue(owners, owners.begin());
 }
 
@@ -83,16 +93,20 @@ void Scheduler::abort(uint64_t id) {
 
 void Scheduler::finish(Sequence& sequence) {
   drafter_.end(sequence);
-  prefixes_.put(sequence, sequence.computed);  // pages that a draft has filled
-  prefixes_.leave(sequence);
+  try {
+    prefixes_.put(sequence, sequence.computed);  // pages that a draft has filled
+    prefixes_.leave(sequence);
+  } catch (const std::bad_alloc&) {
+    // Those behind it find less in the index, and compute it themselves.
+  }
   release(sequence);
-  outputs_.push_back(std::move(sequence.output));
   by_id_.erase(sequence.request.id);
   const auto is = [&](const Owner& owner) { return owner.get() == &sequence; };
-  if (const auto running = std::find_if(running_.begin(), running_.end(), is); running != running_.end()) {
-    running_.erase(running);
-  } else {
-    waiting_.remove_if(is);
+  for (Owners* const owners : {&running_, &waiting_}) {
+    const auto owner = std::find_if(owners->begin(), owners->end(), is);
+    if (owner == owners->end()) continue;
+    ended_.splice(ended_.end(), *owners, owner);
+    return;
   }
 }
 
@@ -348,8 +362,10 @@ void Scheduler::report(Sequence& sequence) {
 }
 
 std::vector<RolloutOutput> Scheduler::take_outputs() {
-  std::vector<RolloutOutput> outputs = std::move(outputs_);
-  outputs_.clear();
+  std::vector<RolloutOutput> outputs;
+  outputs.reserve(ended_.size() + reported_.size());  // nothing is lost where memory runs out
+  for (const Owner& owner : ended_) outputs.push_back(std::move(owner->output));
+  ended_.clear();
   std::sort(reported_.begin(), reported_.end());
   reported_.erase(std::unique(reported_.begin(), reported_.end()), reported_.end());
   for (const uint64_t id : reported_) {

@@ -33,7 +33,8 @@ class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);
 
-  // kInvalidArgument, with numbers, for what can never be served.
+  // kInvalidArgument, with numbers, for what can never be served. Where memory runs out (std::bad_alloc)
+  // nothing has happened.
   // images: where those of the prompt lie.
   void submit(RolloutRequest request, std::vector<ImageSpan> images = {});
   // Nothing happens for unknown ids.
@@ -59,7 +60,8 @@ class Scheduler {
   int64_t guess_room(const Sequence& sequence) const;
   // The token of a guess at this place has been sampled, or another one; those before it have.
   void guessed(const Guess& guess, int64_t at, bool right) { drafter_.guessed(guess, at, right); }
-  // Ends a sequence, whose output has the reason.
+  // Ends a sequence, whose output has the reason. Needs no memory: without it others find less of what the
+  // sequence leaves in the index and for drafts.
   void finish(Sequence& sequence);
 
   // The weights are others: pages of those before are not shared from now on. restart: running sequences are
@@ -68,7 +70,8 @@ class Scheduler {
   // What is running gives its pages back, and waits to be computed again.
   void preempt_all();
 
-  // Outputs of the sequences that have got tokens or have ended since the last call.
+  // Outputs of the sequences that have got tokens or have ended since the last call. Where memory runs out
+  // (std::bad_alloc) the next call has them.
   std::vector<RolloutOutput> take_outputs();
   void report(Sequence& sequence);
 
@@ -105,8 +108,8 @@ class Scheduler {
   Owners waiting_;  // by priority, then arrival
   Owners running_;  // by admission
   std::unordered_map<uint64_t, Sequence*> by_id_;
-  std::vector<RolloutOutput> outputs_;  // of sequences that have ended
-  std::vector<uint64_t> reported_;      // of others
+  Owners ended_;                    // until their outputs are taken
+  std::vector<uint64_t> reported_;  // of the others, those that have outputs
 };
 
 }  // namespace troupe

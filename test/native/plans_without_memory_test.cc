@@ -1,43 +1,16 @@
-#include <cstdlib>
 #include <new>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "check.h"
+#include "failing_allocations.h"
 #include "rollout/scheduler.h"
 
 // Plans in which memory runs out: pages and slots of states are all there afterwards, and every request still
 // ends.
 
-namespace {
-
-// Of this thread: so many more allocations succeed, and the one behind them fails; none: all of them do.
-thread_local std::optional<int64_t> allocations_left;
-
-void* allocate(std::size_t size) {
-  if (allocations_left && --*allocations_left < 0) {
-    allocations_left.reset();
-    throw std::bad_alloc();
-  }
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  return allocate(size);
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-
 using namespace troupe;
+using troupe::test::allocations_left;
 
 namespace {
 
