@@ -3,6 +3,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/simulated.h"
@@ -187,11 +189,13 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
           return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
         },
         [&](const TensorSlice& slice, const at::Tensor& values) {
+          half_changed(kind) = true;
           if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
           store_.assign(kind, store_.at(slice.param), slice.row, values);
         });
   }
   if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
+  half_changed(kind) = false;
 }
 
 at::Tensor RankEngine::merged(size_t group) {
@@ -386,6 +390,11 @@ void RankEngine::check_temperature(double temperature) {
 }
 
 void RankEngine::prepare() {
+  const bool half = std::find(half_changed_.begin(), half_changed_.end(), true) != half_changed_.end();
+  require(!half, ErrorCode::kAborted,
+          "[engine] an optimiser step or a load has failed, as its error said, when a part of the weights or "
+          "of the optimiser's state was changed and a part was not: load a checkpoint (loadCheckpoint), or "
+          "create the engine again");
   if (prepared_) return;
   store_.initialize_missing();
   prepared_ = true;

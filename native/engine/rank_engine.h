@@ -1,6 +1,7 @@
 // The engine of one rank: the only implementation of Engine.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -174,7 +175,11 @@ class RankEngine final : public Engine {
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
-  void prepare();  // before the first use of the weights
+  // Before a use of the weights.
+  void prepare();
+  // Whether something has begun to change tensors of this kind and not ended: they are neither what they were
+  // nor what they were to be, here or, of a step, on other ranks.
+  bool& half_changed(TensorKind kind) { return half_changed_[static_cast<size_t>(kind)]; }
   void check_abort() const;
 
   EngineOptions options_;
@@ -206,7 +211,8 @@ class RankEngine final : public Engine {
     at::Tensor whole;
   };
   std::optional<KeptGroup> kept_;
-  int64_t agreements_ = 0;  // calls of agree()
+  std::array<bool, static_cast<size_t>(TensorKind::kMerged)> half_changed_{};  // by kind
+  int64_t agreements_ = 0;                                                     // calls of agree()
   int64_t weights_version_ = 0;
   int64_t optimizer_steps_ = 0;
   int64_t schedule_steps_ = 0;

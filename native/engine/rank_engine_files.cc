@@ -51,7 +51,6 @@ void RankEngine::write_part(TensorFileWriter& writer, const TensorSlice& slice, 
 // No rank may leave while others are at work: they would wait for it, or it would be taken for dead.
 void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
-  prepare();
   std::exception_ptr failed;
   const auto attempt = [&](const auto& body) {
     if (failed) return;
@@ -75,6 +74,7 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
   const auto open = [&](bool create) {
     for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file, create));
   };
+  attempt([&] { prepare(); });
   if (mesh_.rank() == 0) attempt([&] { open(true); });
   if (!any_failed("new files")) {
     if (mesh_.rank() != 0) attempt([&] { open(false); });

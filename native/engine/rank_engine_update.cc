@@ -2,6 +2,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include <array>
+
 #include "base/error.h"
 #include "base/range.h"
 #include "engine/loss_head.h"
@@ -202,7 +204,10 @@ void RankEngine::optimizer_step(Metrics& metrics) {
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
   // Before it, since one that fails on the way has changed some of them.
   weights_changed();
+  constexpr std::array kChanged{TensorKind::kParam, TensorKind::kExpAvg, TensorKind::kExpAvgSq};
+  for (const TensorKind kind : kChanged) half_changed(kind) = true;
   sharding_.step(optim, {lr, scale, optimizer_steps_ + 1});
+  for (const TensorKind kind : kChanged) half_changed(kind) = false;
   ++optimizer_steps_;
 }
 

@@ -55,7 +55,10 @@ export abstract class TrainedModel {
     await saveCheckpoint(this.engine, dir);
   }
 
-  /** Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. */
+  /**
+   * Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. A load that fails in the middle, or an optimiser step that
+   * does, leaves neither one state nor the other: every call that would use it rejects with ABORTED until a load has succeeded.
+   */
   async loadCheckpoint(dir: string): Promise<void> {
     requirePath('loadCheckpoint', 'a directory that saveCheckpoint wrote', dir);
     await loadCheckpoint(this.engine, dir);
