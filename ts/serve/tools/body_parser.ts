@@ -9,12 +9,13 @@ export class BodyParser implements CallBody {
   private raw = '';
   private begun = false;
 
-  /** `bare`: as in CallReader. */
+  /** `bare`, `ends`: as in CallReader. */
   constructor(
     private readonly writer: CallWriter,
     bare = true,
+    ends?: string,
   ) {
-    this.reader = new CallReader(bare);
+    this.reader = new CallReader(bare, ends);
   }
 
   get done(): boolean {

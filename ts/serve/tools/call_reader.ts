@@ -1,16 +1,26 @@
 // One JSON object {"name": …, "arguments": {…}}, character by character, whose arguments are given out before it is complete.
 
 const SPACE = /\s/;
+/** What a closing tag begins with. */
 const TAG = '<';
 /** Names of the arguments in the families. */
 const ARGUMENTS = ['arguments', 'parameters'];
 
-/** The end of one JSON value: nested objects and arrays, strings with escapes. It does not check what it passes. */
+/**
+ * The end of one JSON value: nested objects and arrays, strings with escapes. It does not check what it passes, but for what may begin another
+ * call: a bracket that is missing hides none behind this one.
+ */
 export class ValueEnd {
-  private depth = 0;
+  /** Brackets that are open. */
+  private readonly open: string[] = [];
+  /** The last character that is no space. */
+  private last = '';
   inString = false;
   private escaped = false;
   private first = '';
+
+  /** `ends`: characters that end it outside of strings, where they are no part of JSON: { in the place of a key, ] without a [. */
+  constructor(private readonly ends = TAG) {}
 
   /** Whether the value ends with this character (true), before it ('before'), or goes on. */
   take(c: string): boolean | 'before' {
@@ -20,20 +30,25 @@ export class ValueEnd {
       else if (c === '\\') this.escaped = true;
       else if (c === '"') {
         this.inString = false;
-        return this.depth === 0;
+        return this.open.length === 0;
       }
       return false;
     }
-    // No part of JSON, but what a closing tag begins with: a bracket that is missing hides no call behind this one.
-    if (c === TAG) return 'before';
+    if (this.ends.includes(c) && this.isAmiss(c)) return 'before';
+    if (!SPACE.test(c)) this.last = c;
     if (c === '"') this.inString = true;
-    else if (c === '{' || c === '[') this.depth++;
+    else if (c === '{' || c === '[') this.open.push(c);
     else if (c === '}' || c === ']') {
-      if (this.depth === 0) return 'before';
-      this.depth--;
-      return this.depth === 0;
-    } else if (this.depth === 0 && (c === ',' || SPACE.test(c))) return 'before';
+      if (this.open.length === 0) return 'before';
+      this.open.pop();
+      return this.open.length === 0;
+    } else if (this.open.length === 0 && (c === ',' || SPACE.test(c))) return 'before';
     return false;
+  }
+
+  private isAmiss(c: string): boolean {
+    if (c === '{') return (this.last === ',' || this.last === '{') && this.open.at(-1) === '{';
+    return c !== ']' || this.open.at(-1) !== '[';
   }
 }
 
@@ -52,8 +67,11 @@ export class CallReader {
   /** Arguments that are an object pass through as they are, also where they are no JSON. */
   private streams = false;
 
-  /** `bare`: a name alone is a call, of a tool without arguments. */
-  constructor(private readonly bare: boolean) {}
+  /** `bare`: a name alone is a call, of a tool without arguments. `ends`: as in ValueEnd; where one comes amiss it is left. */
+  constructor(
+    private readonly bare: boolean,
+    private readonly ends = TAG,
+  ) {}
 
   get done(): boolean {
     return this.expected === 'done';
@@ -81,33 +99,37 @@ export class CallReader {
     return more;
   }
 
-  /** Whether the character was used; one that ends a number, or may begin a tag, is looked at again. */
+  /** Whether the character was used; one that ends a number, or may begin a tag or a call, is looked at again. */
   private take(c: string): boolean {
     if (this.value !== null) return this.takeOfValue(c);
     if (SPACE.test(c)) return true;
+    this.expect(c);
+    return !(this.failed && this.ends.includes(c));
+  }
+
+  private expect(c: string): void {
     switch (this.expected) {
       case 'object':
         this.expected = c === '{' ? 'key' : 'failed';
-        return c !== TAG;
+        return;
       case 'key':
         if (c === '"') this.begin(c);
         else this.expected = c === '}' ? this.ended() : 'failed';
-        return c !== TAG;
+        return;
       case 'colon':
         this.expected = c === ':' ? 'value' : 'failed';
-        return c !== TAG;
+        return;
       case 'value':
-        if (c === ',' || c === '}' || c === ']' || c === TAG) this.expected = 'failed';
+        if (',}]'.includes(c) || (c !== '{' && this.ends.includes(c))) this.expected = 'failed';
         else this.begin(c);
-        return c !== TAG;
+        return;
       default:
         this.expected = c === ',' ? 'key' : c === '}' ? this.ended() : 'failed';
-        return c !== TAG;
     }
   }
 
   private begin(c: string): void {
-    this.value = new ValueEnd();
+    this.value = new ValueEnd(this.ends);
     this.source = '';
     this.streams = this.isArguments && c === '{';
     this.takeOfValue(c);

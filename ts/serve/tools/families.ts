@@ -156,7 +156,10 @@ function taggedSection(section: TaggedSection, ownLines: boolean): Omit<ToolFami
 /** Calls in a section, each with its arguments as JSON behind its name. */
 const sectioned = (form: SeparatedForm, separator: string) => ({
   tags: [form.open, form.call, separator, form.end, form.close],
-  parser: () => new SectionedCallsParser(form, (writer) => new SeparatedBody(form, writer)),
+  parser: (tools: readonly FunctionTool[]) => {
+    const names = tools.map(({ function: { name } }) => name);
+    return new SectionedCallsParser(form, (writer) => new SeparatedBody(form, writer, names));
+  },
   content: jsonArguments,
   iterates: false,
   separator: null,

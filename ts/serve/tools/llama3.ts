@@ -4,6 +4,8 @@ import { CallWriter } from './call_writer';
 import type { ParsedText, ToolParser } from './tool_parser';
 
 export const PYTHON_TAG = '<|python_tag|>';
+/** What may stand in front of a call, and begins one. */
+const ENDS = '<;{';
 /** More of it is no beginning of a call. */
 const OPENING = /^[\s;,]{0,256}(<\|python_tag\|>)?\s{0,256}/;
 
@@ -12,7 +14,7 @@ export class Llama3Parser implements ToolParser {
   private buffer = '';
   private state: 'start' | 'body' | 'between' | 'text' = 'start';
   /** Without a tag around it, JSON with a name alone may be an answer. */
-  private body = new BodyParser(this.writer, false);
+  private body = new BodyParser(this.writer, false, ENDS);
   /** What comes before the body, in case it is no call. */
   private opening = '';
 
@@ -51,7 +53,7 @@ export class Llama3Parser implements ToolParser {
     if (rest.startsWith('{') && mayBegin) {
       this.opening = opening;
       this.buffer = rest;
-      this.body = new BodyParser(this.writer, false);
+      this.body = new BodyParser(this.writer, false, ENDS);
       this.state = 'body';
     } else this.state = 'text';
   }
@@ -60,7 +62,9 @@ export class Llama3Parser implements ToolParser {
     this.buffer = this.body.push(this.buffer, out.calls);
     if (this.body.done) this.state = 'between';
     if (!this.body.failed) return;
-    out.text += this.body.rest(this.opening);
-    this.state = 'text';
+    const text = this.body.rest(this.opening);
+    out.text += text;
+    // Of a call that broke after it began, nothing more is told; another one may follow.
+    this.state = text === '' ? 'between' : 'text';
   }
 }

@@ -6,6 +6,8 @@ import { CallWriter } from './call_writer';
 import type { ParsedText, ToolParser } from './tool_parser';
 
 export const TOOL_CALLS = '[TOOL_CALLS]';
+/** In a list: what another call begins with, and what ends it. */
+const ENDS = '{]';
 /** More is no name, with what may stand behind it. */
 const LONGEST_HEAD = 1000;
 /** What the tokenizer has special tokens for. */
@@ -15,8 +17,8 @@ export class MistralParser implements ToolParser {
   private readonly writer = new CallWriter('nine');
   private buffer = '';
   private state: 'text' | 'opened' | 'list' | 'body' | 'name' | 'arguments' = 'text';
-  private body = new BodyParser(this.writer);
-  private value = new ValueEnd();
+  private body = new BodyParser(this.writer, true, ENDS);
+  private value = new ValueEnd('');
   /** What a call or a list of them is opened with, as long as none has begun. */
   private opening = '';
 
@@ -33,12 +35,13 @@ export class MistralParser implements ToolParser {
 
   end(): ParsedText {
     const { state, opening } = this;
-    const began = state === 'list' && opening === '';
+    const calls = state === 'arguments' ? this.writer.more(this.buffer) : [];
+    const began = (state === 'list' && opening === '') || state === 'arguments';
     let text = began ? '' : this.buffer;
     if (state === 'body') text = this.body.rest(opening) + text;
-    else if (state !== 'text' && state !== 'arguments') text = opening + text;
+    else if (!began && state !== 'text') text = opening + text;
     this.buffer = '';
-    return { text, calls: [] };
+    return { text, calls };
   }
 
   private step(out: ParsedText): void {
@@ -77,7 +80,7 @@ export class MistralParser implements ToolParser {
     if (empty) this.opening += this.buffer.slice(0, this.buffer.length - rest.length);
     this.buffer = rest;
     if (rest.startsWith('{')) {
-      this.body = new BodyParser(this.writer);
+      this.body = new BodyParser(this.writer, true, ENDS);
       this.state = 'body';
     } else if (rest !== '') {
       this.state = 'text';
@@ -88,13 +91,14 @@ export class MistralParser implements ToolParser {
 
   private readBody(out: ParsedText): void {
     this.buffer = this.body.push(this.buffer, out.calls);
-    if (this.body.done) {
+    const text = this.body.failed ? this.body.rest(this.opening) : '';
+    out.text += text;
+    if (text !== '') this.state = 'text';
+    // Of a call that broke after it began, nothing more is told; another one may follow.
+    else if (this.body.done || this.body.failed) {
       this.state = 'list';
       this.opening = '';
     }
-    if (!this.body.failed) return;
-    out.text += this.body.rest(this.opening);
-    this.state = 'text';
   }
 
   private readName(out: ParsedText): void {
@@ -106,7 +110,7 @@ export class MistralParser implements ToolParser {
     // Tools of MCP servers may have any name; without a tag behind it, it may also be prose.
     if (at >= 0 && (tagged.length > 0 ? /^\S{1,256}$/ : /^[\w.-]{1,256}$/).test(name)) {
       out.calls.push(this.writer.begin(name));
-      this.value = new ValueEnd();
+      this.value = new ValueEnd('');
       this.state = 'arguments';
       this.buffer = this.buffer.slice(at);
     } else {
@@ -118,8 +122,15 @@ export class MistralParser implements ToolParser {
   private readArguments(out: ParsedText): void {
     let taken = 0;
     let ended = false;
-    while (taken < this.buffer.length && !ended)
-      ended = this.value.take(this.buffer[taken++] as string) !== false;
+    while (taken < this.buffer.length && !ended) {
+      // Outside of a text it is no part of JSON: a bracket that is missing hides no call behind this one.
+      if (!this.value.inString && this.buffer[taken] === TOOL_CALLS[0]) {
+        const begun = this.buffer.slice(taken, taken + TOOL_CALLS.length);
+        if (begun !== TOOL_CALLS && TOOL_CALLS.startsWith(begun)) break;
+        ended = begun === TOOL_CALLS;
+      }
+      if (!ended) ended = this.value.take(this.buffer[taken++] as string) !== false;
+    }
     out.calls.push(...this.writer.more(this.buffer.slice(0, taken)));
     this.buffer = this.buffer.slice(taken);
     if (ended) this.state = 'text';

@@ -6,8 +6,10 @@ import type { CallBody } from './tagged_calls';
 import type { ToolCallDelta } from './tool_parser';
 
 export interface SeparatedForm extends Section {
-  /** Up to the object of the arguments; its groups: `name` of the tool, and perhaps the `id` of the call. */
+  /** Up to the object of the arguments; its group: `name` of the tool, or what says it. */
   head: RegExp;
+  /** What that says, where it is not the name: the tool, and the id of the call if it has one. `names`: of the tools there are; null: it is no call. */
+  called?(written: string, names: readonly string[]): { name: string; id?: string } | null;
   /** Behind the object. */
   end: string;
 }
@@ -27,6 +29,7 @@ export class SeparatedBody implements CallBody {
   constructor(
     private readonly form: SeparatedForm,
     private readonly writer: CallWriter,
+    private readonly names: readonly string[],
   ) {}
 
   push(text: string, calls: ToolCallDelta[]): string {
@@ -53,8 +56,13 @@ export class SeparatedBody implements CallBody {
       this.failed = begun.length === LONGEST_HEAD || begun.includes(end) || begun.includes(call);
       return;
     }
-    const { name = '', id } = found.groups as { name?: string; id?: string };
-    calls.push(this.writer.begin(name, id));
+    const { name: written = '' } = found.groups as { name?: string };
+    const called = this.form.called === undefined ? { name: written } : this.form.called(written, this.names);
+    if (called === null) {
+      this.failed = true;
+      return;
+    }
+    calls.push(this.writer.begin(called.name, called.id));
     this.buffer = this.buffer.slice(found[0].length);
     this.state = 'arguments';
     if (!this.buffer.startsWith(NONE)) return;
