@@ -11,7 +11,6 @@ import {
   checkRecord,
   checkSize,
   own,
-  tokenCount,
 } from './arguments';
 import { ColumnMemory } from './column_memory';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
@@ -22,8 +21,9 @@ import { indexRange, permutation, resolveIndices } from './indices';
 import { concatColumns, type Layout, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
 import { PADDED, type PaddedInput, padColumn, unpad } from './padded';
 import { checkSameColumns } from './same_columns';
+import { joinSequences, type Seqs } from './sequences';
 
-export type Seqs = ArrayLike<ArrayLike<number>>;
+export type { Seqs } from './sequences';
 
 export interface ColumnOptions {
   /** Granularity of columns for which it does not follow from name or length. */
@@ -39,6 +39,9 @@ export interface RaggedInput {
   columns?: Record<string, unknown>;
 }
 
+/** What nobody else has. */
+const OWN = Symbol('batch');
+
 /**
  * B sequences of a prompt and a response, with columns at three granularities: token [ΣL], response token [ΣR] and
  * sequence [B]. Nothing is padded: per-token columns are concatenated, and `seqOffsets`, `promptLens` and
@@ -51,7 +54,12 @@ export class Batch {
   private constructor(
     private readonly layout: Layout,
     private readonly columns: ReadonlyMap<string, Column>,
+    own?: typeof OWN,
   ) {
+    if (own !== OWN)
+      fail(
+        'expected Batch.fromSequences, fromRagged or fromPadded, which check what they are given, but got new Batch',
+      );
     Object.freeze(this);
   }
 
@@ -64,7 +72,7 @@ export class Batch {
     checkNamed('fromPadded', p, PADDED);
     for (const name of ['inputIds', 'attentionMask'] as const) arrayLength(`fromPadded: ${name}`, p[name]);
     const { layout, tokens, responseMask, columns, granularity } = unpad(p);
-    return Batch.build(layout, { tokens, responseMask, ...columns }, { granularity });
+    return Batch.#build(layout, { tokens, responseMask, ...columns }, { granularity });
   }
 
   /** From token ids per sequence. `columns` may hold any column; `responseMask` defaults to all ones. */
@@ -78,27 +86,8 @@ export class Batch {
     checkArrays('fromSequences: responses', responses);
     checkColumns('fromSequences', columns);
     checkColumnOptions('fromSequences', o);
-    if (prompts.length !== responses.length) {
-      fail(`fromSequences: got ${prompts.length} prompts but ${responses.length} responses`);
-    }
-    const size = prompts.length;
-    const promptLens = new Int32Array(size);
-    const responseLens = new Int32Array(size);
-    for (let i = 0; i < size; i++) {
-      promptLens[i] = tokenCount(`prompt ${i}`, prompts[i]);
-      responseLens[i] = tokenCount(`response ${i}`, responses[i]);
-    }
-    const layout = makeLayout(promptLens, responseLens);
-    const tokens = new Int32Array(layout.numTokens);
-    for (let i = 0; i < size; i++) {
-      const start = layout.seqOffsets[i] as number;
-      tokens.set(toInt32(`prompt ${i}`, prompts[i] as ArrayLike<number>), start);
-      tokens.set(
-        toInt32(`response ${i}`, responses[i] as ArrayLike<number>),
-        start + (promptLens[i] as number),
-      );
-    }
-    return Batch.build(layout, { ...columns, tokens }, o);
+    const { layout, tokens } = joinSequences(prompts, responses);
+    return Batch.#build(layout, { ...columns, tokens }, o);
   }
 
   /** From concatenated tokens [ΣL] and the lengths of each sequence's prompt and response. */
@@ -106,10 +95,10 @@ export class Batch {
     checkRagged(r);
     checkColumnOptions('fromRagged', o);
     const layout = makeLayout(toInt32('promptLens', r.promptLens), toInt32('responseLens', r.responseLens));
-    return Batch.build(layout, { ...r.columns, tokens: r.tokens }, o);
+    return Batch.#build(layout, { ...r.columns, tokens: r.tokens }, o);
   }
 
-  private static build(layout: Layout, columns: Record<string, unknown>, o: ColumnOptions): Batch {
+  static #build(layout: Layout, columns: Record<string, unknown>, o: ColumnOptions): Batch {
     const map = new Map<string, Column>();
     // The mask stands behind the tokens, whether it is given or not.
     for (const [name, value] of Object.entries({ tokens: undefined, responseMask: undefined, ...columns })) {
@@ -118,7 +107,7 @@ export class Batch {
       else map.set(name, makeColumn(name, value, layout, own(o.granularity, name), o.adopt));
     }
     map.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
-    return new Batch(layout, map);
+    return new Batch(layout, map, OWN);
   }
 
   /** The sequences of all batches, in order. They must have the same columns. */
@@ -136,7 +125,7 @@ export class Batch {
     const columns = new Map<string, Column>();
     for (const name of first.names) columns.set(name, concatColumns(batches.map((b) => b.column(name))));
     columns.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
-    return new Batch(layout, columns);
+    return new Batch(layout, columns, OWN);
   }
 
   /** B */
@@ -241,13 +230,17 @@ export class Batch {
       if (present === undefined) map.set(name, added);
       else checkEqual(name, present, added);
     }
-    return new Batch(this.layout, map);
+    return new Batch(this.layout, map, OWN);
   }
 
   /** The same sequences with another responseMask, [ΣR] or per sequence: tokens that it leaves out no longer count. */
   withResponseMask(mask: unknown): Batch {
     const map = new Map(this.columns);
-    return new Batch(this.layout, map.set('responseMask', makeColumn('responseMask', mask, this.layout)));
+    return new Batch(
+      this.layout,
+      map.set('responseMask', makeColumn('responseMask', mask, this.layout)),
+      OWN,
+    );
   }
 
   /** Only these columns; tokens, promptLens, responseMask and, where there are some, the images of the prompts always stay. */
@@ -256,7 +249,7 @@ export class Batch {
     const map = new Map<string, Column>();
     const images = this.has('images') ? ['images'] : [];
     for (const name of [...FIXED, ...images, ...names]) map.set(name, this.column(name));
-    return new Batch(this.layout, map);
+    return new Batch(this.layout, map, OWN);
   }
 
   /** Without these columns. */
@@ -269,7 +262,7 @@ export class Batch {
       if (FIXED.includes(name)) fail(`drop: '${name}' is part of every batch`);
       map.delete(name);
     }
-    return new Batch(this.layout, map);
+    return new Batch(this.layout, map, OWN);
   }
 
   /** Splits the columns: those named in `popped`, all others in `rest`. */
@@ -289,24 +282,24 @@ export class Batch {
       map.delete(from);
       map.set(to, makeColumn(to, column.data, this.layout, column.granularity));
     }
-    return new Batch(this.layout, map);
+    return new Batch(this.layout, map, OWN);
   }
 
   /** Sequences start .. end-1, with the rules of Array.slice. */
   slice(start?: number, end?: number): Batch {
-    return this.gather(indexRange(this.size, start, end));
+    return this.#gather(indexRange(this.size, start, end));
   }
 
   /** These sequences, in this order, repeats allowed; negative indices count from the end. Also a mask of B booleans. */
   take(indices: ArrayLike<number> | ArrayLike<boolean>): Batch {
     checkSize('take', arrayLength('take', indices));
-    return this.gather(resolveIndices(indices, this.size));
+    return this.#gather(resolveIndices(indices, this.size));
   }
 
   /** The sequences in another order. */
   reorder(indices: ArrayLike<number>): Batch {
     checkSize('reorder', arrayLength('reorder', indices));
-    return this.gather(permutation(indices, this.size));
+    return this.#gather(permutation(indices, this.size));
   }
 
   /** n parts of equal size, in order; B must divide by n. */
@@ -335,7 +328,7 @@ export class Batch {
       fail(`repeat: expected 'interleaved' or 'tiled' but got ${show(order)}`);
     const indices = new Int32Array(this.size * times);
     for (let j = 0; j < indices.length; j++) indices[j] = interleaved ? Math.floor(j / times) : j % this.size;
-    return this.gather(indices);
+    return this.#gather(indices);
   }
 
   /** Repeats sequences from the start, as often as needed, until B divides by `divisor`. Undo with `unpad(padSize)`. */
@@ -345,7 +338,7 @@ export class Batch {
     const padSize = (divisor - (this.size % divisor)) % divisor;
     if (padSize === 0) return { batch: this, padSize };
     return {
-      batch: this.gather(Int32Array.from({ length: this.size + padSize }, (_, j) => j % this.size)),
+      batch: this.#gather(Int32Array.from({ length: this.size + padSize }, (_, j) => j % this.size)),
       padSize,
     };
   }
@@ -393,11 +386,11 @@ export class Batch {
     );
   }
 
-  private gather(indices: Int32Array): Batch {
+  #gather(indices: Int32Array): Batch {
     const layout = takeLayout(this.layout, indices);
     const columns = new Map<string, Column>();
     for (const name of this.columns.keys())
       columns.set(name, takeColumn(this.column(name), this.layout, layout, indices));
-    return new Batch(layout, columns);
+    return new Batch(layout, columns, OWN);
   }
 }

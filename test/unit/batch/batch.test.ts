@@ -202,6 +202,11 @@ describe('what is no array, or would take all memory, is refused with its name',
       () => Batch.fromPadded({ inputIds: new Array(2 ** 32 - 1), attentionMask: [1, 1], responseLength: 1 }),
       /fromPadded: inputIds: expected at most 2147483647 entries but got an array of 4294967295/,
     ],
+    [
+      'new Batch',
+      () => new (Batch as unknown as new (...given: unknown[]) => Batch)({ size: 1 }, new Map()),
+      /expected Batch.fromSequences, fromRagged or fromPadded/,
+    ],
     ['as many sequences', () => b.take(new Array(2 ** 31)), /take: expected at most/],
     [
       'a negative length of a response',
