@@ -1,5 +1,7 @@
 // Batches of requests in one call.
 import type { Actor } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
+import type { BatchRequest } from '../../ts/rollout/engine';
 import { promptsBatch, sampleSeeds } from '../../ts/rollout/sampling';
 import { answers, prompt, tokensOf, withActor } from '../helpers/rollout_actor';
 
@@ -105,3 +107,52 @@ test('memory that goes from one batch to the next: the tokens and log-probs are 
   });
   expect(recycled).toEqual(fresh);
 });
+
+test('a batch that makes no sense is refused with what was expected, and a getter that throws is heard', async () => {
+  await withActor({ worldSize: 1 }, async (actor) => {
+    const prompts = promptsBatch('test', [prompt(5, 1), prompt(3, 2)], 2);
+    const good = { prompts, n: 2, sampling: { maxNewTokens: 3 }, seeds: sampleSeeds(prompts, 2, 1) };
+    const submit = (request: unknown): Promise<Batch> => submitBatch(actor, request);
+    const cases: [unknown, RegExp][] = [
+      [null, /submitBatch\] expected an options object but got null/],
+      [{ ...good, prompt: [1] }, /unknown option 'prompt'; did you mean 'prompts'/],
+      [{ ...good, prompts: [[1]] }, /prompts\] expected a Batch .* but got \[\[1\]\]/],
+      [{ ...good, prompts: Batch.fromSequences([[1]], [[2]]) }, /none with a response, but got 1 with 1/],
+      [{ ...good, prompts: prompts.slice(0, 0) }, /at least one sequence, .* but got 0/],
+      [{ ...good, n: 0 }, /n: expected an integer from 1 to 65536 but got 0/],
+      [{ ...good, sampling: undefined }, /sampling\] expected an options object but got undefined/],
+      [
+        { ...good, sampling: { maxNewTokens: 3, stop: ['x'] } },
+        /sampling.stop: expected it in single requests/,
+      ],
+      [{ ...good, sampling: { maxNewTokens: 0 } }, /maxNewTokens: expected/],
+      [
+        { ...good, seeds: good.seeds.slice(1) },
+        /seeds: expected a BigUint64Array of 2 prompts x 2 = 4 but got one of 3/,
+      ],
+      [{ ...good, seeds: [1, 2, 3, 4] }, /seeds: expected a BigUint64Array of .* but got \[1,2,3,4\]/],
+      [{ ...good, maxTokens: 1 }, /maxTokens: expected an integer >= 2/],
+      [{ ...good, versions: 1 }, /versions: expected true or false but got 1/],
+    ];
+    for (const [request, message] of cases) {
+      await expect(submit(request)).rejects.toThrow(message);
+      await expect(submit(request)).rejects.toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT' }));
+    }
+    const mine = new Error('mine');
+    const throws = {
+      get sampling(): never {
+        throw mine;
+      },
+    };
+    await expect(
+      submit(Object.defineProperties({ ...good }, Object.getOwnPropertyDescriptors(throws))),
+    ).rejects.toBe(mine);
+    expect((await submit({ ...good, maxTokens: Number.POSITIVE_INFINITY })).size).toBe(4);
+  });
+});
+
+async function submitBatch(actor: Actor, request: unknown): Promise<Batch> {
+  const { rollout } = actor;
+  if (rollout.submitBatch === undefined) throw new Error('the engine takes no batches');
+  return await rollout.submitBatch(request as BatchRequest);
+}

@@ -10,8 +10,8 @@ import type { RoleEngine } from '../../engine/role_engine';
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from '../../worker/kept_responses';
-import { checkPause, checkWeights } from '../check_calls';
-import { type ModelBounds, RequestChecks } from '../check_request';
+import { checkBatchRequest, checkPause, checkWeights } from '../check_calls';
+import { type ModelBounds, RequestChecks, type SharedSampling } from '../check_request';
 import type {
   BatchRequest,
   PauseMode,
@@ -136,8 +136,8 @@ export class NativeRollout implements RolloutEngine {
 
   async submitBatch(request: BatchRequest): Promise<Batch> {
     this.checkOpen();
-    const { prompts } = request;
-    const { maxTokens = Number.POSITIVE_INFINITY } = request;
+    checkBatchRequest(request);
+    const { prompts, maxTokens = Number.POSITIVE_INFINITY } = request;
     const { maxNewTokens } = request.sampling;
     const shared = Array.from(prompts.promptLens, (length, i) => {
       const room = roomFor(length, { maxNewTokens, maxTokens });
@@ -148,8 +148,7 @@ export class NativeRollout implements RolloutEngine {
       );
       this.checkFits(length + room - 1);
       return own;
-    })[0];
-    if (shared === undefined || request.n === 0) throw badOption('rollout', 'expected at least one request');
+    })[0] as SharedSampling;
     const calls: BatchCalls = {
       abort: (rank, ids) => this.ranks[rank]?.abort(ids),
       take: (share, receive) => this.takeShare(share, receive),
