@@ -293,6 +293,12 @@ function generationEos(dir: string): number[] | null {
   const file = path.join(dir, 'generation_config.json');
   if (!existsSync(file)) return null;
   const eos = readObject(file, 'model').eos_token_id;
-  const ids = Array.isArray(eos) ? eos : [eos];
-  return ids.length > 0 && ids.every((id) => Number.isInteger(id)) ? (ids as number[]) : null;
+  if (eos === undefined || eos === null) return null;
+  const ids: unknown[] = Array.isArray(eos) ? eos : [eos];
+  if (!ids.every((id) => Number.isSafeInteger(id)))
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${file}: eos_token_id: expected a token id, or an array of them, but got ${show(eos)}: put it right, or take the key away to use that of config.json`,
+    );
+  return ids.length > 0 ? (ids as number[]) : null;
 }

@@ -29,12 +29,25 @@ export function checkEmpty(argv: readonly string[], given: Readonly<Record<strin
 const optionOf = (key: string): string =>
   key.length === 1 ? `-${key}` : `--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
-/** yargs makes a list of what is given twice, which nothing behind it expects. @param lists options that may be given several times @throws UsageError */
-export function checkRepeated(given: Readonly<Record<string, unknown>>, lists: readonly string[]): void {
+/**
+ * yargs makes a list of what is given twice, which nothing behind it expects; but to a number that is given before, it adds one where a 1 follows.
+ * @param lists options that may be given several times @throws UsageError
+ */
+export function checkRepeated(
+  argv: readonly string[],
+  given: Readonly<Record<string, unknown>>,
+  lists: readonly string[],
+): void {
+  const end = argv.indexOf('--');
+  const words = end < 0 ? argv : argv.slice(0, end);
   for (const [key, value] of Object.entries(given)) {
     const option = optionOf(key);
-    if (!Array.isArray(value) || key === '_' || key === '--' || lists.includes(option.replace(/^--?/, '')))
-      continue;
-    throw new UsageError(`${option} is given ${value.length} times: expected it once`);
+    if (key === '_' || key === '--' || lists.includes(option.replace(/^--?/, ''))) continue;
+    const times = Array.isArray(value)
+      ? value.length
+      : typeof value === 'number'
+        ? words.filter((word) => word === option || word.startsWith(`${option}=`)).length
+        : 1;
+    if (times > 1) throw new UsageError(`${option} is given ${times} times: expected it once`);
   }
 }

@@ -176,7 +176,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       ),
     )
     .middleware((given) => {
-      checkRepeated(given, listsOf(cli));
+      checkRepeated(argv, given, listsOf(cli));
       checkNumbers(argv, given);
       checkEmpty(argv, given);
     }, true)

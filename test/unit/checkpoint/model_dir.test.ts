@@ -181,6 +181,17 @@ describe('bad directories', () => {
     writeFileSync(path.join(dir, 'generation_config.json'), '{"eos_token_id": [3, 4]}');
     expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([3, 4]);
     expect(readEosTokenIds(dir)).toEqual([3, 4]);
+    for (const none of ['null', '[]']) {
+      writeFileSync(path.join(dir, 'generation_config.json'), `{"eos_token_id": ${none}}`);
+      expect(readEosTokenIds(dir)).toEqual([149]);
+    }
+    for (const wrong of ['"</s>"', '[3, "4"]', '1.5']) {
+      writeFileSync(path.join(dir, 'generation_config.json'), `{"eos_token_id": ${wrong}}`);
+      for (const read of [() => readEosTokenIds(dir), () => loadModelDirectory(dir, 'lm')])
+        expect(read).toThrow(
+          /generation_config.json: eos_token_id: expected a token id, or an array of them/,
+        );
+    }
   });
 });
 

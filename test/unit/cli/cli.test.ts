@@ -78,6 +78,8 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['serve', 'm', '--host', 'a', '--host=b'], /--host is given 2 times: expected it once/],
   [['generate', '--model', 'm', '--model', 'n', '--prompt', 'a'], /--model is given 2 times/],
   [['import-verl', 'a.yaml', '-o', 'b', '--output', 'c'], /(--output|-o) is given 2 times/],
+  [['serve', 'm', '--port', '0', '--port', '1'], /--port is given 2 times: expected it once/],
+  [['plan', 'a.yaml', '--gpus=4', '--gpus', '1'], /--gpus is given 2 times: expected it once/],
   [['plan', 'a.yaml', '--gpu-memory=1GiB', '--gpu-memory=2GiB'], /--gpu-memory is given 2 times/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
