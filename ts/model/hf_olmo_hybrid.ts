@@ -1,6 +1,6 @@
 // What config.json says of OLMo Hybrid: layers of the gated delta rule with input norms, and of attention as OLMo 3 has it.
 import type { NativeModelConfig } from '../native/bridge';
-import { isObject, ONE_ROPE, type Raw } from './hf_decoder';
+import { isObject, type Raw } from './hf_decoder';
 import { deltaHeads, linearLayersOf } from './hf_gated_delta';
 import { olmo } from './hf_olmo';
 import type { FamilyConfig } from './hf_schema';
@@ -31,7 +31,7 @@ export function olmoHybrid(c: FamilyConfig<'olmo_hybrid'>, raw: Raw, where: stri
   const turns = hasRotation(raw);
   return {
     ...olmo('olmo_hybrid', { ...c, head_dim: null }, turns ? raw : {}, where),
-    ...(turns ? {} : { positions: 'none', ropeInvFreq: new Float64Array(0), ...ONE_ROPE }),
+    ...(turns ? {} : { positions: 'none', ropeInvFreq: new Float64Array(0) }),
     linear,
     linearLayers: layersOf(c, where),
   };

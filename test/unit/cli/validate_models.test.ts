@@ -46,10 +46,10 @@ test.each([
       GRPO,
       `${POLICY}=${visionModel('qwen3_5').options.model}`,
       'actor_rollout_ref.model.read_images=true',
-      'trainer.n_gpus_per_node=2',
-      'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2',
+      'trainer.n_gpus_per_node=4',
+      'actor_rollout_ref.actor.ulysses_sequence_parallel_size=4',
     ],
-    /parallel\.ulysses 2, parallel\.cp 1: the linear attention of the model/,
+    /parallel\.ulysses 4: expected a divisor of the 2 key heads of the linear attention of the model/,
   ],
   [
     [GRPO, 'actor_rollout_ref.model.lora_rank=2', 'actor_rollout_ref.model.target_modules=[q_prj]'],
