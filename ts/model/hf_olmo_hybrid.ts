@@ -30,7 +30,7 @@ export function olmoHybrid(c: FamilyConfig<'olmo_hybrid'>, raw: Raw, where: stri
   };
   const turns = hasRotation(raw);
   return {
-    ...olmo('olmo_hybrid', { ...c, head_dim: null }, turns ? raw : {}, where),
+    ...olmo('olmo_hybrid', c, turns ? raw : {}, where),
     ...(turns ? {} : { positions: 'none', ropeInvFreq: new Float64Array(0) }),
     linear,
     linearLayers: layersOf(c, where),
