@@ -34,6 +34,8 @@ describe.each(
       'exaone_moe',
       'nemotron_h',
       'nemotron_h_latent',
+      'youtu',
+      'mellum',
       'olmo_hybrid',
       'olmo_hybrid_rope',
       'granitemoehybrid',

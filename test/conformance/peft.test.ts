@@ -25,6 +25,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['olmo2', 'actor', 'all-linear'],
   ['olmo3', 'actor', 'all-linear'],
   ['olmo_hybrid', 'actor', 'all-linear'],
+  ['youtu', 'actor', 'all-linear'],
+  ['mellum', 'actor', ['q_proj', 'k_proj', 'v_proj', 'o_proj']],
   ['granite', 'actor', 'all-linear'],
   ['granitemoe', 'actor', 'all-linear'],
   ['glm4', 'actor', 'all-linear'],

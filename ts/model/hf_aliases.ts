@@ -11,6 +11,7 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   qwen3_moe: { num_local_experts: 'num_experts' },
   qwen3_next: { num_local_experts: 'num_experts' },
   qwen3_5_moe_text: { num_local_experts: 'num_experts' },
+  mellum: { num_local_experts: 'num_experts' },
   glm4_moe: { num_local_experts: 'n_routed_experts' },
   dots1: { num_local_experts: 'n_routed_experts' },
   solar_open: { num_local_experts: 'n_routed_experts' },

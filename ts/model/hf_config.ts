@@ -16,7 +16,8 @@ import { gpt2 } from './hf_gpt2';
 import { granite, graniteMoe, graniteMoeShared } from './hf_granite';
 import { graniteHybrid } from './hf_granite_hybrid';
 import { hyV3 } from './hf_hy_v3';
-import { deepseekV2, deepseekV3, glm4MoeLite } from './hf_latent';
+import { deepseekV2, deepseekV3, glm4MoeLite, youtu } from './hf_latent';
+import { mellum } from './hf_mellum';
 import { minimaxM2 } from './hf_minimax';
 import { ministral3, mistral } from './hf_mistral';
 import { nemotronH } from './hf_nemotron_h';
@@ -208,6 +209,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
     case 'deepseek_v2':
       return deepseekV2(parsed as FamilyConfig<'deepseek_v2'>, raw, where);
+    case 'youtu':
+      return youtu(parsed as FamilyConfig<'youtu'>, raw, where);
+    case 'mellum':
+      return mellum(parsed as FamilyConfig<'mellum'>, raw, where);
     case 'glm4_moe_lite':
       return glm4MoeLite(parsed as FamilyConfig<'glm4_moe_lite'>, raw, where);
     case 'gpt_oss':

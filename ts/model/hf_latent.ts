@@ -88,6 +88,11 @@ export function glm4MoeLite(c: FamilyConfig<'glm4_moe_lite'>, raw: Raw, where: s
   };
 }
 
+/** Youtu-LLM, as YoutuForCausalLM of transformers: DeepSeek-V3's attention in a dense decoder. */
+export function youtu(c: FamilyConfig<'youtu'>, raw: Raw, where: string): NativeModelConfig {
+  return latentDecoder('youtu', c, raw, {}, where);
+}
+
 function sparseLayers(c: FamilyConfig<'glm4_moe_lite'>, where: string): boolean[] {
   const { mlp_layer_types: types, first_k_dense_replace: dense } = c;
   const layers = typedExperts(c, 1, where);

@@ -34,6 +34,7 @@ import {
   qwenWindow,
   sparse,
   windowTower,
+  youtu,
 } from './hf_schema_parts';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.24).
@@ -208,6 +209,7 @@ export const schemas = {
   }),
   olmo2,
   olmo3: olmo2.extend({ sliding_window: slidingWindow(4096), layer_types: layerTypes }),
+  youtu,
   olmo_hybrid: olmo2.extend({
     vocab_size: int(100352, 'vocabulary'),
     hidden_size: int(3840, 'width'),

@@ -184,6 +184,31 @@ export const deepseek2 = deepseek.omit({ rope_interleave: true }).extend({
 });
 
 /** GLM-4.7-Flash: DeepSeek-V3 with other sizes, which says layer by layer where it has experts. */
+/** Its attention alone. */
+export const youtu = deepseek
+  .omit({
+    routed_scaling_factor: true,
+    n_group: true,
+    topk_group: true,
+    moe_intermediate_size: true,
+    num_experts_per_tok: true,
+    n_routed_experts: true,
+    n_shared_experts: true,
+    first_k_dense_replace: true,
+    norm_topk_prob: true,
+  })
+  .extend({
+    vocab_size: int(128256, 'vocabulary'),
+    hidden_size: int(2048, 'width'),
+    intermediate_size: int(6144, 'width'),
+    num_hidden_layers: int(32, 'layers'),
+    num_attention_heads: int(16, 'heads'),
+    num_key_value_heads: maybeNone(16, 'heads'),
+    max_position_embeddings: int(131072, 'positions'),
+    tie_word_embeddings: bool(true),
+    eos_token_id: tokenIds.transform((v) => v ?? 128001),
+  });
+
 export const glm4Lite = deepseek.extend({
   vocab_size: int(154880, 'vocabulary'),
   hidden_size: int(2048, 'width'),

@@ -74,6 +74,7 @@ const KEPT: Readonly<Partial<Record<Family, (hf: string, config: NativeModelConf
   exaone_moe: (hf) => hf.startsWith('mtp.'),
   glm4v_moe: isBehindTheLast,
   hy_v3: isBehindTheLast,
+  mellum: (hf) => hf.startsWith('mtp.'),
   nemotron_h: (hf) => hf.startsWith('mtp.'),
 };
 

@@ -200,6 +200,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   olmo2: 'Olmo2',
   olmo3: 'Olmo3',
   olmo_hybrid: 'OlmoHybrid',
+  youtu: 'Youtu',
+  mellum: 'Mellum',
   olmoe: 'Olmoe',
   phi3: 'Phi3',
   mixtral: 'Mixtral',

@@ -115,6 +115,8 @@ describe('troupe validate', () => {
     olmoe: 'allenai/OLMoE-1B-7B-0924-Instruct',
     olmo2: 'allenai/OLMo-2-1124-7B',
     olmo3: 'allenai/Olmo-3-7B-Think',
+    youtu: 'tencent/Youtu-LLM-2B',
+    mellum: 'JetBrains/Mellum2-12B-A2.5B-Base',
     olmo_hybrid: 'allenai/Olmo-Hybrid-Instruct-DPO-7B',
     phi3: 'microsoft/Phi-3.5-mini-instruct',
     mixtral: 'mistralai/Mixtral-8x7B-Instruct-v0.1',

@@ -188,6 +188,8 @@ test.each<[string, object, number]>([
   ['olmo2', {}, 32],
   ['olmo3', {}, 32],
   ['olmo_hybrid', {}, 32],
+  ['youtu', {}, 32],
+  ['mellum', {}, 28],
   ['seed_oss', {}, 64],
   ['gemma', {}, 28],
   ['gemma2', {}, 26],

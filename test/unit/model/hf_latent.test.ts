@@ -272,3 +272,25 @@ test('operations: the matrices of the projection, and scores of keys and values 
   const direct = tinyModel({ numKvHeads: 2, headDim: 7, latent: { ...latent, queryRank: 0 } });
   expect(trainingFlops(model, [1]) - trainingFlops(direct, [1])).toBe(6 * (8 * 3 + 3 * 2 * 6 - 8 * 2 * 6));
 });
+
+test('Youtu-LLM: the attention of DeepSeek-V3 in a dense decoder', () => {
+  const c = resolve({ model_type: 'youtu' });
+  expect(c).toMatchObject({ numLayers: 32, hiddenSize: 2048, intermediateSize: 6144, tiedEmbeddings: true });
+  expect(c).toMatchObject({ moe: null, moeLayers: [], numHeads: 16, numKvHeads: 16, headDim: 192 });
+  expect(c.latent).toEqual(resolve({ model_type: 'deepseek_v3' }).latent);
+  const layer = tensorMapping(c).filter(({ hf }) => hf.startsWith('model.layers.31.'));
+  expect(layer.map(({ hf }) => hf.split('.').slice(3, -1).join('.'))).toEqual([
+    'input_layernorm',
+    ...[
+      'q_a_proj',
+      'q_a_layernorm',
+      'q_b_proj',
+      'kv_a_proj_with_mqa',
+      'kv_a_layernorm',
+      'kv_b_proj',
+      'o_proj',
+    ].map((name) => `self_attn.${name}`),
+    'post_attention_layernorm',
+    ...['gate_proj', 'up_proj', 'down_proj'].map((name) => `mlp.${name}`),
+  ]);
+});
