@@ -12,6 +12,7 @@ import {
   text,
   tokenIds,
 } from './hf_fields';
+import { youtu } from './hf_schema_latent';
 import { mixtures } from './hf_schema_mixtures';
 import {
   besideTower,
@@ -34,7 +35,6 @@ import {
   qwenWindow,
   sparse,
   windowTower,
-  youtu,
 } from './hf_schema_parts';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.24).

@@ -14,15 +14,13 @@ import {
   text,
   tokenIds,
 } from './hf_fields';
+import { deepseek, deepseek2, glm4Lite } from './hf_schema_latent';
 import {
   decoder,
-  deepseek,
-  deepseek2,
   deepseekExperts,
   exaone4,
   expertCount,
   gatedDelta,
-  glm4Lite,
   glm4Moe,
   granite,
   qwen35,
