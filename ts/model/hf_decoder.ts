@@ -152,3 +152,29 @@ export function ropeOfTypes(raw: Raw, where: string): { full: Raw; sliding: Raw 
     sliding: { rope_theta: raw.rope_local_base_freq, ...(sliding as Raw | null) },
   };
 }
+
+/** Layers with a window turn by parameters of their own, `sliding`. */
+export function withTurningWindows(
+  decoder: NativeModelConfig,
+  c: Pick<DecoderConfig, 'max_position_embeddings'>,
+  sliding: Raw,
+  defaultTheta: number,
+  where: string,
+): NativeModelConfig {
+  const { headDim, slidingWindows } = decoder;
+  const maxPositions = c.max_position_embeddings;
+  const local = resolveRope({
+    raw: { rope_parameters: sliding },
+    headDim,
+    maxPositions,
+    defaultTheta,
+    where,
+  });
+  return {
+    ...decoder,
+    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
+    secondRopeLayers: slidingWindows.map((window) => window > 0),
+    secondRopeInvFreq: local.invFreq,
+    secondRopeAttentionFactor: local.attentionFactor,
+  };
+}

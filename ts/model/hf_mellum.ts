@@ -1,10 +1,17 @@
 // What config.json says of Mellum 2: Qwen 3's attention with windows on some layers, which turn by a theta of their own, and its experts.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
-import { invalid, isObject, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
+import {
+  invalid,
+  isObject,
+  type Raw,
+  rmsDecoder,
+  ropeOfTypes,
+  typedWindows,
+  withTurningWindows,
+} from './hf_decoder';
 import { SOFTMAX_EXPERTS, typedExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
-import { resolveRope } from './rope';
 
 /** Where config.json says nothing of rotation. */
 const FULL_THETA = 500_000;
@@ -21,25 +28,14 @@ export function mellum(c: FamilyConfig<'mellum'>, raw: Raw, where: string): Nati
   const decoder = rmsDecoder('mellum', c, { rope_parameters: turns.full }, where, {
     defaultTheta: FULL_THETA,
   });
-  const local = resolveRope({
-    raw: { rope_parameters: turns.sliding },
-    headDim: decoder.headDim,
-    maxPositions: c.max_position_embeddings,
-    defaultTheta: SLIDING_THETA,
-    where,
-  });
   const moeLayers = typedExperts(c, 0, where);
   const sparse = moeLayers.includes(true);
+  const typed = withTurningWindows({ ...decoder, slidingWindows }, c, turns.sliding, SLIDING_THETA, where);
   return {
-    ...decoder,
+    ...typed,
     qkNorm: true,
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
-    slidingWindows,
-    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
-    secondRopeLayers: slidingWindows.map((window) => window > 0),
-    secondRopeInvFreq: local.invFreq,
-    secondRopeAttentionFactor: local.attentionFactor,
     moe: sparse
       ? {
           ...SOFTMAX_EXPERTS,

@@ -1,10 +1,18 @@
 // What config.json says of OLMo 2 and OLMo 3: norms behind attention and MLP alone, and over all heads of q and of k, as OLMoE has them, too.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
-import { invalid, isObject, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
+import {
+  invalid,
+  isObject,
+  type Raw,
+  rmsDecoder,
+  ropeOfTypes,
+  typedWindows,
+  withTurningWindows,
+} from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
-import { type RopeInput, resolveRope } from './rope';
+import type { RopeInput } from './rope';
 
 /** Of OLMo 3 where config.json says nothing of it, and of layers with a window where it has no parameters of theirs. */
 const THETA = 500_000;
@@ -33,21 +41,8 @@ export function olmo3(c: FamilyConfig<'olmo3'>, raw: Raw, where: string): Native
       `rope_theta ${show(theta)}: transformers 5 turns layers with a window by ${THETA} then, releases before it by ${show(theta)}; give each its own in rope_parameters.full_attention and rope_parameters.sliding_attention`,
     );
   const decoder = olmo('olmo3', c, { rope_parameters: turns.full }, where, { defaultTheta: THETA });
-  const local = resolveRope({
-    raw: { rope_parameters: turns.sliding },
-    headDim: decoder.headDim,
-    maxPositions: c.max_position_embeddings,
-    defaultTheta: THETA,
-    where,
-  });
-  return {
-    ...decoder,
-    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
-    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
-    secondRopeLayers: types.map((type) => type === 'sliding_attention'),
-    secondRopeInvFreq: local.invFreq,
-    secondRopeAttentionFactor: local.attentionFactor,
-  };
+  const slidingWindows = typedWindows(types, c.num_hidden_layers, c.sliding_window, where);
+  return withTurningWindows({ ...decoder, slidingWindows }, c, turns.sliding, THETA, where);
 }
 
 /** Norms before attention and MLP; a softmax over all experts, of which the chosen ones are the weights. */
