@@ -9,6 +9,8 @@ import { isUsers, type Place } from '../base/thrown_at';
 import type { LoopWatchData } from './loop_watch';
 
 const MOST_CALLS = 6;
+/** To a function of a file's: where microtasks follow one another V8 may stop only between them, with Node's own loop alone in sight. */
+const MOST_STEPS = 16;
 
 interface Call extends Place {
   name: string;
@@ -19,6 +21,7 @@ class StackQuestion {
   readonly #session = new Session();
   readonly #files = new Map<string, string>();
   #open = true;
+  #steps = 0;
 
   /** `answer` is called once: at once where JavaScript runs; when it runs again, or never, where a native function has not returned. */
   constructor(answer: (calls: Call[]) => void) {
@@ -30,6 +33,10 @@ class StackQuestion {
     this.#session.on('Debugger.paused', ({ params }) => {
       const calls = params.callFrames.flatMap((frame) => this.#call(frame));
       if (!this.#open) return;
+      if (calls.length === 0 && this.#steps++ < MOST_STEPS) {
+        this.#session.post('Debugger.stepInto');
+        return;
+      }
       this.end();
       answer(calls);
     });
