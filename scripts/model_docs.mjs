@@ -35,6 +35,7 @@ const EXAMPLES = {
   olmo3: 'OLMo 3: 7B, 32B; Base, Think, Instruct, RL-Zero',
   olmo_hybrid: 'OLMo Hybrid 7B: Base, Instruct, Think ([its positions](#olmo-hybrid))',
   youtu: 'Youtu-LLM-2B',
+  lfm2: 'LFM2: 350M, 700M, 1.2B, 2.6B; LFM2.5 1.2B ([short convolutions](#lfm2))',
   phi3: 'Phi-3, Phi-3.5, Phi-4, Phi-4-mini',
   mixtral: 'Mixtral 8x7B, 8x22B',
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
@@ -43,6 +44,7 @@ const EXAMPLES = {
   qwen3_5_text: 'Qwen3.5, dense: 0.8B, 2B, 4B, 9B, 27B ([the language model](#linear-attention))',
   qwen3_5_moe_text: 'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B ([the language model](#linear-attention))',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7',
+  lfm2_moe: 'LFM2-8B-A1B ([short convolutions](#lfm2))',
   mellum: 'Mellum 2 12B-A2.5B',
   dots1: 'dots.llm1',
   solar_open: 'Solar-Open-100B',
@@ -83,6 +85,7 @@ function modelTable() {
       ...(keys.some((key) => /^(ssm_state_size|mamba_d_state)$/.test(key))
         ? ['linear attention (Mamba 2)']
         : []),
+      ...(keys.includes('conv_L_cache') ? ['short convolutions'] : []),
       ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
       ...(keys.includes('routed_scaling_factor')
         ? [`DeepSeek-V${keys.includes('topk_method') ? 2 : 3}'s router`]
@@ -91,7 +94,7 @@ function modelTable() {
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),
-      ...(keys.some((key) => /^(attention|use)_bias$/.test(key)) ? ['optional biases'] : []),
+      ...(keys.some((key) => /^(attention|use|conv)_bias$/.test(key)) ? ['optional biases'] : []),
       ...(shape.vision_config ? ['a tower for images'] : []),
     ];
     return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;

@@ -52,7 +52,7 @@ ModelConfig read_model(const Field& dto) {
                                        Activation::kQuickGelu,    Activation::kRelu, Activation::kSquaredRelu,
                                        Activation::kClampedSwiglu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned, PositionKind::kNone};
-  constexpr std::array kRules = {LinearRule::kGatedDelta, LinearRule::kMamba2};
+  constexpr std::array kRules = {LinearRule::kGatedDelta, LinearRule::kMamba2, LinearRule::kShortConv};
   constexpr std::array kMatrices = {DeltaMatrices::kJoined, DeltaMatrices::kByKeyHead, DeltaMatrices::kApart};
   ModelConfig model;
   model.family = dto["family"].string();
@@ -118,12 +118,13 @@ ModelConfig read_model(const Field& dto) {
         moe["biases"].boolean(),
         moe["groupBest"].integer(),
         moe["wideLogits"].boolean(),
-        moe["latentSize"].integer()};
+        moe["latentSize"].integer(),
+        moe["normalizerEps"].number()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field linear = dto["linear"]; !linear.is_null()) {
     model.linear =
-        LinearAttentionConfig{kRules[linear["rule"].word({"gated_delta", "mamba2"})],
+        LinearAttentionConfig{kRules[linear["rule"].word({"gated_delta", "mamba2", "short_conv"})],
                               linear["keyHeads"].integer(),
                               linear["valueHeads"].integer(),
                               linear["keyDim"].integer(),
@@ -132,7 +133,8 @@ ModelConfig read_model(const Field& dto) {
                               linear["convBias"].boolean(),
                               linear["leastStep"].number(),
                               linear["betaScale"].number(),
-                              linear["normEps"].number()};
+                              linear["normEps"].number(),
+                              linear["convWidth"].integer()};
   }
   model.linear_layers = dto["linearLayers"].booleans();
   model.bare_layers = dto["bareLayers"].booleans();

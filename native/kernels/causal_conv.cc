@@ -76,24 +76,25 @@ at::Tensor ConvTaps::index(at::Device device) const {
   return upload(at::where(all < 0, rows(), all), device);
 }
 
-at::Tensor conv_weight(const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor conv_taps(const at::Tensor& weight, const at::Tensor& bias) {
   const auto type = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor all = at::zeros({kConvWidth + 1, weight.size(0)}, weight.options().dtype(type));
-  all.narrow(0, 0, kConvWidth).copy_(weight.t());
+  all.narrow(0, kConvWidth - weight.size(1), weight.size(1)).copy_(weight.t());
   if (bias.defined()) all[kConvWidth].copy_(bias);
   return all;
 }
 
-void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor& weight,
+void causal_conv_forward(const std::vector<const void*>& taps, const ConvWeight& weight,
                          const at::Tensor& y) {
-  kernels::conv_kernels().forward[dtype_of(y)]({y.size(0),
+  kernels::conv_kernels().forward[dtype_of(y)]({weight.silu,
+                                                y.size(0),
                                                 y.size(1),
                                                 taps.data(),
-                                                weight.const_data_ptr<float>(),
+                                                weight.taps.const_data_ptr<float>(),
                                                 {y.mutable_data_ptr(), y.stride(0)}});
 }
 
-void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps, int64_t begin,
+void causal_conv_forward(const at::Tensor& x, const ConvWeight& weight, const ConvTaps& taps, int64_t begin,
                          int64_t end, const at::Tensor& y) {
   if (simulated(x)) return simulate_temporaries(y, 4);
   const int64_t real = std::clamp(taps.real(), begin, end), count = real - begin;
@@ -106,7 +107,7 @@ void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const Co
   causal_conv_forward(addresses(x, taps, begin, real, zeros), weight, of_real);
 }
 
-at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps,
+at::Tensor causal_conv_backward(const at::Tensor& x, const ConvWeight& weight, const ConvTaps& taps,
                                 const at::Tensor& dy, const at::Tensor& dx) {
   const int64_t rows = x.size(0), cols = x.size(1);
   if (!simulated(x) && !has_delta_kernels(x))
@@ -120,12 +121,12 @@ at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, c
   const auto& conv = kernels::conv_kernels();
   const int type = dtype_of(x);
   const at::Tensor zeros = at::zeros({cols}, x.options());
-  const auto* weights = weight.const_data_ptr<float>();
+  const auto* weights = weight.taps.const_data_ptr<float>();
   auto* const gradients = dy.mutable_data_ptr<float>();
   for_each_row_tile(rows, kRowTile, x.device(), [&](int64_t begin, int64_t end) {
     const std::vector<const void*> from = addresses(x, taps, begin, end, zeros);
     float* const tile = gradients + begin * cols;
-    conv.backward[type]({end - begin, cols, from.data(), weights, tile, cols, tile,
+    conv.backward[type]({weight.silu, end - begin, cols, from.data(), weights, tile, cols, tile,
                          parts.mutable_data_ptr<float>() + begin / kRowTile * (kConvWidth + 1) * cols});
   });
   for_each_row_tile(rows, kRowTile, x.device(), [&](int64_t begin, int64_t end) {

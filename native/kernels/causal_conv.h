@@ -39,21 +39,25 @@ class ConvTaps {
   std::vector<int64_t> first_;
 };
 
-// A weight [C, kConvWidth] and a bias [C], which may be undefined, as the functions below take them: float32
-// [kConvWidth + 1, C], the bias behind the taps.
-at::Tensor conv_weight(const at::Tensor& weight, const at::Tensor& bias);
+// What the functions below take: taps float32 [kConvWidth + 1, C], the bias behind those of the weight.
+struct ConvWeight {
+  at::Tensor taps;
+  bool silu;  // behind the sum
+};
+// Of a weight [C, at most kConvWidth], before which are zeros, and a bias [C], which may be undefined.
+at::Tensor conv_taps(const at::Tensor& weight, const at::Tensor& bias);
 
-// y = silu(sum over j of weight[j] x[tap j] + bias) for rows [begin, end); x [T, C], y [end - begin, C] in
-// one dtype.
-void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps, int64_t begin,
+// y = f(sum over j of weight[j] x[tap j] + bias), f silu or nothing, for rows [begin, end); x [T, C], y [end
+// - begin, C] in one dtype.
+void causal_conv_forward(const at::Tensor& x, const ConvWeight& weight, const ConvTaps& taps, int64_t begin,
                          int64_t end, const at::Tensor& y);
 // The same of rows that lie anywhere on a CPU: taps [n * kConvWidth], n rows of y.
-void causal_conv_forward(const std::vector<const void*>& taps, const at::Tensor& weight, const at::Tensor& y);
+void causal_conv_forward(const std::vector<const void*>& taps, const ConvWeight& weight, const at::Tensor& y);
 
 // From dy [T, C] float32, contiguous, which is consumed: dx [T, C] in the dtype of x, overwritten, and the
 // gradient of weight and bias float32 [kConvWidth + 1, C], which is returned. Sums over rows have an order
 // that depends on T alone.
-at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const ConvTaps& taps,
+at::Tensor causal_conv_backward(const at::Tensor& x, const ConvWeight& weight, const ConvTaps& taps,
                                 const at::Tensor& dy, const at::Tensor& dx);
 
 }  // namespace troupe::ops

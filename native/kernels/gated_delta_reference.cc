@@ -141,19 +141,20 @@ at::Tensor scan_backward(const DeltaSpec& spec, const DeltaRows& rows, const at:
 
 }  // namespace
 
-void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+void causal_conv_forward(const at::Tensor& x, const ConvWeight& weight, const at::Tensor& taps,
                          const at::Tensor& y) {
-  y.copy_(at::silu(conv_sum(with_zero_row(x), weight, taps)));
+  const at::Tensor sum = conv_sum(with_zero_row(x), weight.taps, taps);
+  y.copy_(weight.silu ? at::silu(sum) : sum);
 }
 
-at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+at::Tensor causal_conv_backward(const at::Tensor& x, const ConvWeight& weight, const at::Tensor& taps,
                                 const at::Tensor& dy, const at::Tensor& dx) {
   const at::Tensor padded = with_zero_row(x);
-  const at::Tensor dsum = dy * silu_slope(conv_sum(padded, weight, taps));
-  const at::Tensor d_padded = at::zeros_like(padded), d_weight = at::empty_like(weight);
+  const at::Tensor dsum = weight.silu ? dy * silu_slope(conv_sum(padded, weight.taps, taps)) : dy;
+  const at::Tensor d_padded = at::zeros_like(padded), d_weight = at::empty_like(weight.taps);
   for (int64_t tap = 0; tap < kConvWidth; ++tap) {
     d_weight[tap].copy_((dsum * tap_rows(padded, taps, tap)).sum(0));
-    add_rows(d_padded, taps.select(1, tap), dsum * weight[tap]);
+    add_rows(d_padded, taps.select(1, tap), dsum * weight.taps[tap]);
   }
   d_weight[kConvWidth].copy_(dsum.sum(0));
   dx.copy_(d_padded.narrow(0, 0, x.size(0)));

@@ -22,9 +22,9 @@ void simulate_temporaries(const at::Tensor& x, int64_t count);
 namespace troupe::ops::reference {
 
 // taps [n, kConvWidth] int64, x.size(0) where there is no row.
-void causal_conv_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+void causal_conv_forward(const at::Tensor& x, const ConvWeight& weight, const at::Tensor& taps,
                          const at::Tensor& y);
-at::Tensor causal_conv_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& taps,
+at::Tensor causal_conv_backward(const at::Tensor& x, const ConvWeight& weight, const at::Tensor& taps,
                                 const at::Tensor& dy, const at::Tensor& dx);
 
 void delta_inputs(const DeltaSpec& spec, const at::Tensor& x, const DeltaGates& gates, const DeltaRows& out);

@@ -21,7 +21,8 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
     const std::string& name = spec.info.name;
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
     const bool linear = has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mamba.in.") ||
-                        has(".mamba.out.") || has(".mlp.") || has(".moe.shared.") || has(".moe.latent.");
+                        has(".mamba.out.") || has(".short_conv.in.") || has(".short_conv.out.") ||
+                        has(".mlp.") || has(".moe.shared.") || has(".moe.latent.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;

@@ -68,7 +68,7 @@ struct BlockSaved {
   at::Tensor qkv_pre, qk_rstd;  // before q/k norm; undefined without it
   at::Tensor qk_squares;        // [2, T] of the norms over all heads, in the place of qk_rstd
   // What attention took (after rotary) and gave; [Q, T]. Of linear attention the same without lse: [T,
-  // P], and [T, Hv*Dv] before its norm.
+  // P], and what its backward pass takes.
   at::Tensor qkv, heads_attn, lse;
   at::Tensor gated;  // [T, 2*Q*D] gates and what they are multiplied with; undefined without them
   at::Tensor attn;  // [T, Q*V] its output for the rows at hand: heads_attn itself in a group of one, if V = D

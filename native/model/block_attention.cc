@@ -28,19 +28,19 @@ std::optional<RowExchange> exchange_of(const RowContext& rows) {
 at::Tensor Block::attend_linearly(at::Tensor mixed, const RowContext& rows, BlockSaved* saved) const {
   const std::optional<RowExchange> exchange = exchange_of(rows);
   const CollectiveLabel label{rows.phase, name_};
-  at::Tensor rule, attn;
+  at::Tensor kept, attn;
   if (exchange) {
     const LinearAttentionConfig& all = linear_->config();
     mixed = exchange->gather_rows(mixed, all.column_blocks(), label);
     const at::Tensor own =
-        linear_->own_heads(exchange->rank(), exchange->size())->forward(mixed, rows.segments, &rule);
+        linear_->own_heads(exchange->rank(), exchange->size())->forward(mixed, rows.segments, &kept);
     attn = exchange->gather_columns(own, {all.values()}, label);
   } else {
-    attn = linear_->forward(mixed, rows.segments, &rule);
+    attn = linear_->forward(mixed, rows.segments, &kept);
   }
   if (saved != nullptr) {
     saved->qkv = mixed;
-    saved->heads_attn = rule;
+    saved->heads_attn = kept;
     saved->attn = attn;
   }
   return attn;

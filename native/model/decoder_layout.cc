@@ -172,7 +172,7 @@ class DecoderLayout {
       matrices = {2 * keys + 2 * values, 2 * heads};
     }
     add_weight(prefix + "in", delta.columns(), c_.hidden_size, rows(std::move(inputs)), std::move(matrices));
-    add(prefix + "conv.weight", {delta.channels(), kernels::kConvWidth}, InitialValue::kUniform,
+    add(prefix + "conv.weight", {delta.channels(), delta.conv_width}, InitialValue::kUniform,
         rows(even(delta.channel_blocks())));
     add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
     add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
@@ -187,14 +187,31 @@ class DecoderLayout {
     // No matrix of one purpose: Muon leaves it to AdamW, as in Megatron-LM
     // (megatron/core/ssm/mamba_mixer.py).
     add_matrix(prefix + "in.weight", mamba.columns(), c_.hidden_size, rows(even(mamba.column_blocks())));
-    add(prefix + "conv.weight", {mamba.channels(), kernels::kConvWidth}, InitialValue::kUniform,
-        rows(channels));
+    add(prefix + "conv.weight", {mamba.channels(), mamba.conv_width}, InitialValue::kUniform, rows(channels));
     if (mamba.conv_bias) add(prefix + "conv.bias", {mamba.channels()}, InitialValue::kZero, rows(channels));
     add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
     add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
     add(prefix + "skip", {heads}, InitialValue::kOne, rows({even(heads)}));
     add(prefix + "norm.weight", {values}, InitialValue::kOne, rows({even(values)}));
     add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
+  }
+  void add_linear_attention(const std::string& prefix) {
+    switch (c_.linear->rule) {
+      case LinearRule::kGatedDelta: return add_delta_net(prefix);
+      case LinearRule::kMamba2: return add_mamba2(prefix);
+      case LinearRule::kShortConv: return add_short_convolution(prefix);
+    }
+  }
+  // Cut by channels.
+  void add_short_convolution(const std::string& prefix) {
+    const LinearAttentionConfig& conv = *c_.linear;
+    const int64_t values = conv.values();
+    const std::vector<CutBlock> inputs = even(conv.column_blocks()), channels = even(conv.channel_blocks());
+    add_linear(prefix + "in", conv.columns(), c_.hidden_size, conv.conv_bias, rows(inputs),
+               conv.column_blocks());
+    add(prefix + "conv.weight", {values, conv.conv_width}, InitialValue::kUniform, rows(channels));
+    if (conv.conv_bias) add(prefix + "conv.bias", {values}, InitialValue::kZero, rows(channels));
+    add_linear(prefix + "out", c_.hidden_size, values, conv.conv_bias, columns({even(values)}));
   }
   void add_vision(const VisionConfig& vision) {
     const ModelConfig layers = vision_layers(vision);
@@ -262,8 +279,7 @@ class DecoderLayout {
            .before_layers = !c_.prefix.empty()});
     if (c_.has_input_norms(layer)) add_norm(prefix + "attn_norm", own_rows);
     if (c_.is_linear_layer(layer)) {
-      const std::string mixer = prefix + linear_attention_name(*c_.linear) + ".";
-      c_.linear->rule == LinearRule::kMamba2 ? add_mamba2(mixer) : add_delta_net(mixer);
+      add_linear_attention(prefix + linear_attention_name(*c_.linear) + ".");
     } else {
       add_attention(prefix + "attn.");
     }

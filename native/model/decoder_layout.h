@@ -31,6 +31,9 @@
 //   layers.{i}.mamba.in.weight [columns, H]          layers.{i}.mamba.conv.{weight [x, B, C; 4], bias}
 //   layers.{i}.mamba.{a_log,dt_bias,skip} [heads]    layers.{i}.mamba.norm.weight [values]
 //   layers.{i}.mamba.out.weight [H, values]
+//   or a short convolution of up to 4 rows (model/short_convolution.h)
+//   layers.{i}.short_conv.in.{weight [3 values, H], bias}   layers.{i}.short_conv.conv.{weight, bias}
+//   layers.{i}.short_conv.out.{weight [H, values], bias}
 //   layers.{i}.attn.sinks [heads]                    (attention_sinks)
 //   layers.{i}.attn.out.{weight [H, Q], bias}
 //   layers.{i}.attn_post_norm.weight [H]             (post_norms)

@@ -26,8 +26,9 @@ Router::Router(const ParameterStore& store, const MoeConfig& config, const std::
 namespace {
 
 // What weights are divided by: never 0, as it might be of experts that are given.
-at::Tensor normaliser(const at::Tensor& values) {
-  return values.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+at::Tensor normaliser(const at::Tensor& values, double eps = 0) {
+  const at::Tensor sum = values.sum(-1, true);
+  return eps > 0 ? sum + eps : sum.clamp_min(std::numeric_limits<float>::min());
 }
 
 // The scores as probabilities: what loads and the loss that evens them out are about. Sigmoids over their sum
@@ -87,7 +88,9 @@ ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear:
   }
   routing.experts = given.defined() ? given.to(at::kLong).contiguous() : choose(routing.scores);
   routing.weights = routing.scores.gather(1, routing.experts);
-  if (config_.normalize_top_k) routing.weights = routing.weights / normaliser(routing.weights);
+  if (config_.normalize_top_k) {
+    routing.weights = routing.weights / normaliser(routing.weights, config_.normalizer_eps);
+  }
   if (config_.routed_scale != 1) routing.weights = routing.weights * config_.routed_scale;
 
   sort_slots(routing, on_device);
@@ -139,7 +142,7 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
   const bool scaled = config_.routed_scale != 1, sigmoid = config_.score == RouterScore::kSigmoid;
   at::Tensor d_chosen = scaled ? d_weights * config_.routed_scale : d_weights;  // by the chosen scores
   if (config_.normalize_top_k) {
-    const at::Tensor total = normaliser(scores.gather(1, routing.experts));
+    const at::Tensor total = normaliser(scores.gather(1, routing.experts), config_.normalizer_eps);
     // scaled: the weights have the factor that d_chosen has, too
     const at::Tensor along = (d_weights * routing.weights).sum(-1, true);
     d_chosen = (d_chosen - along) / total;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "model/linear_attention.h"
+#include "model/state_scan.h"
 
 namespace troupe {
 
@@ -13,11 +13,11 @@ namespace troupe {
 //   q and k to length one
 //   o = gated delta rule of q, k, v, decay(a), beta(b)
 //   out = norm(o) silu(z), by value head
-class GatedDeltaNet final : public LinearAttention {
+class GatedDeltaNet final : public StateScan {
  public:
-  GatedDeltaNet(const ParameterStore& store, const ModelConfig& config, const std::string& name)
-      : LinearAttention(store, config, name) {}
-  GatedDeltaNet(const GatedDeltaNet& all, int64_t rank, int64_t ranks) : LinearAttention(all, rank, ranks) {}
+  GatedDeltaNet(const ParameterStore& store, const LinearAttentionConfig& config, const std::string& name)
+      : StateScan(store, config, name) {}
+  GatedDeltaNet(const GatedDeltaNet& all, int64_t rank, int64_t ranks) : StateScan(all, rank, ranks) {}
   std::unique_ptr<LinearAttention> own_heads(int64_t rank, int64_t ranks) const override {
     return std::make_unique<GatedDeltaNet>(*this, rank, ranks);
   }

@@ -6,7 +6,7 @@
 
 #include "kernels/gated_norm.h"
 #include "kernels/mamba.h"
-#include "model/linear_attention.h"
+#include "model/state_scan.h"
 
 namespace troupe {
 
@@ -16,11 +16,11 @@ namespace troupe {
 //   out = norm(o silu(z)), by group
 // Key heads are the groups, whose B and C are keys and queries; value heads are the heads, whose x are
 // values.
-class Mamba2 final : public LinearAttention {
+class Mamba2 final : public StateScan {
  public:
-  Mamba2(const ParameterStore& store, const ModelConfig& config, const std::string& name)
-      : LinearAttention(store, config, name) {}
-  Mamba2(const Mamba2& all, int64_t rank, int64_t ranks) : LinearAttention(all, rank, ranks) {}
+  Mamba2(const ParameterStore& store, const LinearAttentionConfig& config, const std::string& name)
+      : StateScan(store, config, name) {}
+  Mamba2(const Mamba2& all, int64_t rank, int64_t ranks) : StateScan(all, rank, ranks) {}
   std::unique_ptr<LinearAttention> own_heads(int64_t rank, int64_t ranks) const override {
     return std::make_unique<Mamba2>(*this, rank, ranks);
   }

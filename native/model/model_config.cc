@@ -42,8 +42,18 @@ void validate_linear(const ModelConfig& c) {
   const LinearAttentionConfig& linear = *c.linear;
   positive("linear.key_heads", linear.key_heads);
   positive("linear.value_heads", linear.value_heads);
-  positive("linear.key_dim", linear.key_dim);
-  positive("linear.value_dim", linear.value_dim);
+  if (linear.rule == LinearRule::kShortConv) {
+    require(linear.key_heads == linear.value_heads && linear.key_dim == 0 && linear.value_dim == 1,
+            ErrorCode::kInvalidModel,
+            "[model] expected a short convolution of as many key heads as value heads, key_dim 0 and "
+            "value_dim 1, got ",
+            linear.key_heads, ", ", linear.value_heads, ", ", linear.key_dim, " and ", linear.value_dim);
+  } else {
+    positive("linear.key_dim", linear.key_dim);
+    positive("linear.value_dim", linear.value_dim);
+  }
+  require(linear.conv_width >= 1 && linear.conv_width <= kernels::kConvWidth, ErrorCode::kInvalidModel,
+          "[model] expected linear.conv_width of 1 to ", kernels::kConvWidth, ", got ", linear.conv_width);
   require(linear.value_heads % linear.key_heads == 0, ErrorCode::kInvalidModel,
           "[model] linear.value_heads (", linear.value_heads, ") must be a multiple of linear.key_heads (",
           linear.key_heads, ")");
@@ -231,6 +241,8 @@ void validate(const ModelConfig& c) {
             "[model] expected moe.shared_intermediate_size >= 0, got ", c.moe->shared_intermediate_size);
     require(c.moe->latent_size >= 0, ErrorCode::kInvalidModel, "[model] expected moe.latent_size >= 0, got ",
             c.moe->latent_size);
+    require(c.moe->normalizer_eps >= 0 && std::isfinite(c.moe->normalizer_eps), ErrorCode::kInvalidModel,
+            "[model] expected a finite moe.normalizer_eps >= 0, got ", c.moe->normalizer_eps);
     require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
             "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
     const int64_t groups = c.moe->groups, top = c.moe->top_groups, best = c.moe->group_best;

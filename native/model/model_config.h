@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +32,9 @@ struct MoeConfig {
   bool biases = false;       // of the router and of both matrices of every expert
   int64_t group_best = 2;    // a group ranks by the sum of its so many best scores
   bool wide_logits = false;  // the router's product is in float32 whatever the compute dtype
-  int64_t latent_size =
-      0;  // of what experts see in place of a row (model/expert_latent.h); 0: the row itself
+  // Of what experts see in place of a row (model/expert_latent.h); 0: the row itself.
+  int64_t latent_size = 0;
+  double normalizer_eps = 0;  // added to the sum that the k routing weights are divided by
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.
@@ -49,15 +51,17 @@ struct LatentConfig {
   int64_t row_dim() const { return rotary_dim + key_rank; }  // of what a token is to attention over latents
 };
 
-enum class LinearRule { kGatedDelta, kMamba2 };
+enum class LinearRule { kGatedDelta, kMamba2, kShortConv };
 
 // Of which matrices a checkpoint has the input projection of Gated DeltaNet: one of q, k and v, then z, b and
 // a; one of q, k, v and z by key head (with its value heads), and one of b and a in the same way; or q, k, v,
 // z, b and a apart.
 enum class DeltaMatrices { kJoined, kByKeyHead, kApart };
 
-// Linear attention in the place of attention: Gated DeltaNet (model/gated_delta_net.h) or Mamba 2
-// (model/mamba2.h). Its layers have input norms alone, whatever those of attention have.
+// What stands in the place of attention at a cost linear in rows: Gated DeltaNet (model/gated_delta_net.h),
+// Mamba 2 (model/mamba2.h), or a short convolution (model/short_convolution.h), whose heads are its channels:
+// as many keys as values, of no numbers, and values of one. Its layers have input norms alone, whatever those
+// of attention have.
 struct LinearAttentionConfig {
   LinearRule rule = LinearRule::kGatedDelta;
   int64_t key_heads = 0;    // of queries and keys; of Mamba 2 its groups
@@ -65,10 +69,11 @@ struct LinearAttentionConfig {
   int64_t key_dim = 0;
   int64_t value_dim = 0;
   DeltaMatrices matrices = DeltaMatrices::kJoined;
-  bool conv_bias = false;
-  double least_step = 0;  // of Mamba 2
-  double beta_scale = 1;  // of Gated DeltaNet: with 2 a row may turn what it erases around
+  bool conv_bias = false;  // of the convolution; of a short one of both projections, too
+  double least_step = 0;   // of Mamba 2
+  double beta_scale = 1;   // of Gated DeltaNet: with 2 a row may turn what it erases around
   double norm_eps = 1e-6;
+  int64_t conv_width = 4;  // rows that go into one of the convolution: at most so many
 
   bool has_skip() const { return rule == LinearRule::kMamba2; }
   int64_t keys() const { return key_heads * key_dim; }
@@ -77,16 +82,20 @@ struct LinearAttentionConfig {
   // Of the input projection: the channels, the gate, and behind both the numbers of every value head.
   int64_t first_channel() const { return rule == LinearRule::kMamba2 ? values() : 0; }
   int64_t first_gate() const { return rule == LinearRule::kMamba2 ? 0 : channels(); }
-  int64_t head_numbers() const { return rule == LinearRule::kMamba2 ? 1 : 2; }
-  int64_t columns() const { return channels() + values() + head_numbers() * value_heads; }
+  int64_t columns() const {
+    const std::vector<int64_t> blocks = column_blocks();
+    return std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
+  }
   // What its columns, and the channels of the convolution among them, are one beside the other: each of
   // these falls into even parts by head.
   std::vector<int64_t> column_blocks() const {
     if (rule == LinearRule::kMamba2) return {values(), values(), keys(), keys(), value_heads};
+    if (rule == LinearRule::kShortConv) return {values(), values(), values()};
     return {keys(), keys(), values(), values(), value_heads, value_heads};
   }
   std::vector<int64_t> channel_blocks() const {
     if (rule == LinearRule::kMamba2) return {values(), keys(), keys()};
+    if (rule == LinearRule::kShortConv) return {values()};
     return {keys(), keys(), values()};
   }
   // That of one of `ranks` ranks, which have as many heads each.
@@ -99,7 +108,12 @@ struct LinearAttentionConfig {
 };
 // Of a layer's parameters.
 inline const char* linear_attention_name(const LinearAttentionConfig& config) {
-  return config.rule == LinearRule::kMamba2 ? "mamba" : "delta";
+  switch (config.rule) {
+    case LinearRule::kMamba2: return "mamba";
+    case LinearRule::kShortConv: return "short_conv";
+    case LinearRule::kGatedDelta: break;
+  }
+  return "delta";
 }
 
 // Layers that predict further tokens (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, section 2.2):

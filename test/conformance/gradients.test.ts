@@ -38,6 +38,8 @@ describe.each(
       'mellum',
       'olmo_hybrid',
       'olmo_hybrid_rope',
+      'lfm2',
+      'lfm2_moe',
       'granitemoehybrid',
       'granitemoehybrid_dense',
       'granitemoeshared',

@@ -26,6 +26,8 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['olmo3', 'actor', 'all-linear'],
   ['olmo_hybrid', 'actor', 'all-linear'],
   ['youtu', 'actor', 'all-linear'],
+  ['lfm2', 'actor', 'all-linear'],
+  ['lfm2_moe', 'actor', 'all-linear'],
   ['mellum', 'actor', ['q_proj', 'k_proj', 'v_proj', 'o_proj']],
   ['granite', 'actor', 'all-linear'],
   ['granitemoe', 'actor', 'all-linear'],

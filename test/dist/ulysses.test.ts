@@ -123,6 +123,8 @@ test.each([
   ['qwen3_next', 2, 128],
   ['nemotron_h', 2, 128],
   ['olmo_hybrid', 2, 128],
+  ['lfm2', 4, 128],
+  ['lfm2_moe', 2, 128],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {
   const batch = longBatch(8, vocabulary);
   const model = modelOf(name);

@@ -24,7 +24,6 @@ struct Layout {
   int64_t ranks = 1;
   std::function<void(EngineOptions&)> apply = [](EngineOptions&) {};
   bool experts = false;  // for models that have some
-  bool rows = false;     // of a sequence are shared: for models without linear attention
 };
 
 const std::vector<Layout> kLayouts{
@@ -41,8 +40,8 @@ const std::vector<Layout> kLayouts{
        o.sequence_parallel = true;
      }},
     {"pp", 2, [](EngineOptions& o) { o.pipeline.stages = 2; }},
-    {"cp", 2, [](EngineOptions& o) { o.parallel.cp = 2; }, false, true},
-    {"ulysses", 2, [](EngineOptions& o) { o.ulysses = 2; }, false, true},
+    {"cp", 2, [](EngineOptions& o) { o.parallel.cp = 2; }},
+    {"ulysses", 2, [](EngineOptions& o) { o.ulysses = 2; }},
     {"ep", 2, [](EngineOptions& o) { o.parallel.ep = 2; }, /*experts=*/true},
 };
 
@@ -238,15 +237,14 @@ std::string bytes_of(const std::string& path) {
 }  // namespace
 
 TEST(a_frozen_engine_has_the_bits_of_one_that_trains_in_a_third_of_the_bytes) {
-  for (const std::string variant :
-       {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen3_5",
-        "qwen3_next", "mamba2", "nemotron_h", "olmo3", "olmo_hybrid", "granite", "glm4"}) {
+  for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe",
+                                    "deepseek_v3", "gpt_oss", "qwen3_5", "qwen3_next", "mamba2", "nemotron_h",
+                                    "olmo3", "olmo_hybrid", "lfm2", "lfm2_moe", "granite", "glm4"}) {
     for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
       const EngineOptions options = base_options(variant, head);
       const Weights weights(parameters_of(options), "weights");
       for (const Layout& layout : kLayouts) {
         if (layout.experts && !options.model.moe) continue;
-        if (layout.rows && options.model.linear) continue;
         const int before = failures();
         check_layout(variant, head, layout, weights);
         report(failures() == before, __FILE__, __LINE__,

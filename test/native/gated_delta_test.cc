@@ -202,23 +202,24 @@ TEST(a_gpu_has_the_numbers_of_a_cpu) {
   }
 }
 
-TEST(the_convolution_and_its_gradients) {
+void check_convolution(bool silu, int64_t width) {
   const int64_t cols = 53;
   for_each_type([&](at::ScalarType type) {
     at::manual_seed(4);
     const at::Tensor x = at::randn({kRows, cols + 3}).to(type).narrow(1, 2, cols);
-    const at::Tensor weight = at::randn({cols, ops::kConvWidth}).to(type);
+    const at::Tensor weight = at::randn({cols, width}).to(type);
     const at::Tensor bias = at::randn({cols}).to(type);
     const at::Tensor wide_x = leaf(x), wide_weight = leaf(weight), wide_bias = leaf(bias);
     const at::Tensor expected = by_sequence(
         [&](const std::vector<int64_t>& rows) {
           const auto length = static_cast<int64_t>(rows.size());
-          const at::Tensor own = at::cat({at::zeros({ops::kConvWidth - 1, cols}, at::kDouble),
+          const at::Tensor own = at::cat({at::zeros({width - 1, cols}, at::kDouble),
                                           wide_x.index_select(0, at::tensor(rows, at::kLong))});
           at::Tensor sum = at::zeros({length, cols}, at::kDouble);
-          for (int64_t tap = 0; tap < ops::kConvWidth; ++tap)
+          for (int64_t tap = 0; tap < width; ++tap)
             sum = sum + own.narrow(0, tap, length) * wide_weight.select(1, tap);
-          return at::silu(sum + wide_bias);
+          sum = sum + wide_bias;
+          return silu ? at::silu(sum) : sum;
         },
         cols);
     at::Tensor dy = at::randn({kRows, cols}).to(type == at::kDouble ? at::kDouble : at::kFloat);
@@ -226,17 +227,24 @@ TEST(the_convolution_and_its_gradients) {
     expected.backward(wide(dy));
 
     const ops::ConvTaps taps(kSegments, kRows);
-    const at::Tensor y = at::full({kRows, cols}, NAN, type), weights = ops::conv_weight(weight, bias);
+    const at::Tensor y = at::full({kRows, cols}, NAN, type);
+    const ops::ConvWeight weights{ops::conv_taps(weight, bias), silu};
     ops::causal_conv_forward(x, weights, taps, 0, 50, y.narrow(0, 0, 50));
     ops::causal_conv_forward(x, weights, taps, 50, kRows, y.narrow(0, 50, kRows - 50));
     check_near(y, expected.detach(), limit(type), "y");
     const at::Tensor dx = at::full({kRows, cols}, NAN, type);
     const at::Tensor d_weight = ops::causal_conv_backward(x, weights, taps, dy, dx);
     check_near(dx, wide_x.grad(), limit(type), "dx");
-    check_near(d_weight.narrow(0, 0, ops::kConvWidth).t(), wide_weight.grad(), limit(type), "dweight");
+    check_near(d_weight.narrow(0, ops::kConvWidth - width, width).t(), wide_weight.grad(), limit(type),
+               "dweight");
     check_near(d_weight[ops::kConvWidth], wide_bias.grad(), limit(type), "dbias");
-    CHECK(at::equal(ops::conv_weight(weight, {})[ops::kConvWidth], at::zeros_like(weights[0])));
+    CHECK(at::equal(ops::conv_taps(weight, {})[ops::kConvWidth], at::zeros_like(weights.taps[0])));
   });
+}
+
+TEST(the_convolution_and_its_gradients) {
+  check_convolution(/*silu=*/true, ops::kConvWidth);
+  check_convolution(/*silu=*/false, 3);
 }
 
 TEST(what_the_rule_reads_and_its_gradients) {

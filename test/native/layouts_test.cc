@@ -36,21 +36,25 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",      "qwen2",      "qwen3",   "qwen3_moe",   "mixtral",
-                                         "qwen2_moe",  "glm4_moe",   "gemma3",  "smollm3",     "deepseek_v3",
-                                         "latent",     "gpt_oss",    "qwen3_5", "qwen3_next",  "olmo3",
-                                         "granite",    "granitemoe", "glm4",    "deepseek_v2", "mamba2",
-                                         "nemotron_h", "olmo_hybrid"};
+const std::vector<std::string> kFamilies{"llama",      "qwen2",       "qwen3",   "qwen3_moe",   "mixtral",
+                                         "qwen2_moe",  "glm4_moe",    "gemma3",  "smollm3",     "deepseek_v3",
+                                         "latent",     "gpt_oss",     "qwen3_5", "qwen3_next",  "olmo3",
+                                         "granite",    "granitemoe",  "glm4",    "deepseek_v2", "mamba2",
+                                         "nemotron_h", "olmo_hybrid", "lfm2",    "lfm2_moe"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
          family == "deepseek_v3" || family == "deepseek_v2" || family == "gpt_oss" ||
-         family == "qwen3_next" || family == "granitemoe" || family == "nemotron_h";
+         family == "qwen3_next" || family == "granitemoe" || family == "nemotron_h" || family == "lfm2_moe";
+}
+
+bool is_convolution(const std::string& family) {
+  return family == "lfm2" || family == "lfm2_moe";
 }
 
 bool is_linear(const std::string& family) {
   return family == "qwen3_5" || family == "qwen3_next" || family == "mamba2" || family == "nemotron_h" ||
-         family == "olmo_hybrid";
+         family == "olmo_hybrid" || is_convolution(family);
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
@@ -59,7 +63,8 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   const bool deepseek = family == "glm4_moe" || family == "deepseek_v3" || family == "deepseek_v2";
   const bool gates = family == "qwen3_5" || family == "qwen3_next";
   const bool mamba = family == "mamba2" || family == "nemotron_h";
-  const bool own = deepseek || gates || mamba || family == "gpt_oss" || family == "granitemoe";
+  const bool own =
+      deepseek || gates || mamba || is_convolution(family) || family == "gpt_oss" || family == "granitemoe";
   const std::string variant = has_experts(family) && !own ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
@@ -70,11 +75,11 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || gates;
+  model.qk_norm =
+      family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || gates || is_convolution(family);
   if (is_linear(family)) {
     model.linear_layers = {true, false, true, true};
-    model.linear->key_heads = 4;
-    model.linear->value_heads = 8;
+    give_linear_heads(model, 4, 8);
   }
   if (mamba) model.bare_layers = {false, true, true, false};
   if (family == "nemotron_h") model.moe_layers = {true, false, false, true};
@@ -140,6 +145,8 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("qwen3_5", HeadKind::kValue, layout);
   compare_layout("olmo_hybrid", HeadKind::kLm, layout);
   compare_layout("qwen3_next", HeadKind::kLm, {.tp = 2, .cp = 2, .pp = 2});
+  compare_layout("lfm2", HeadKind::kLm, {.tp = 2, .cp = 2, .pp = 2});
+  compare_layout("lfm2_moe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   compare_layout("mamba2", HeadKind::kLm, {.tp = 2, .pp = 4, .sequence_parallel = true, .recompute = true});
 }
 

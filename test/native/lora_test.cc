@@ -17,9 +17,9 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",       "qwen3",   "gpt2",        "gemma2",  "qwen3_moe",  "glm4_moe",
-    "deepseek_v3", "gpt_oss", "latent",      "qwen3_5", "qwen3_next", "mamba2",
-    "nemotron_h",  "olmo3",   "olmo_hybrid", "granite", "granitemoe", "glm4"};
+    "qwen2",       "qwen3",  "gpt2",     "gemma2",     "qwen3_moe",  "glm4_moe",   "deepseek_v3",
+    "gpt_oss",     "latent", "qwen3_5",  "qwen3_next", "mamba2",     "nemotron_h", "olmo3",
+    "olmo_hybrid", "lfm2",   "lfm2_moe", "granite",    "granitemoe", "glm4"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -32,6 +32,9 @@ LoraOptions all_linear(const ModelConfig& c) {
     if (c.is_linear_layer(layer) && c.linear->rule == LinearRule::kMamba2) {
       add("mamba.in.in_proj", "mamba.in", 0, c.linear->columns());
       add("mamba.out.out_proj", "mamba.out", 0, c.hidden_size);
+    } else if (c.is_linear_layer(layer) && c.linear->rule == LinearRule::kShortConv) {
+      add("short_conv.in.in_proj", "short_conv.in", 0, c.linear->columns());
+      add("short_conv.out.out_proj", "short_conv.out", 0, c.hidden_size);
     } else if (c.is_linear_layer(layer)) {
       const LinearAttentionConfig& delta = *c.linear;
       const int64_t heads = delta.value_heads, values = delta.values();

@@ -145,9 +145,13 @@ inline EngineOptions options_of(const Setup& c) {
   }
   if (m.linear) {
     LinearAttentionConfig& linear = *m.linear;
-    linear.key_heads = 2;
-    linear.value_heads = 4;
-    linear.key_dim = linear.value_dim = 64;
+    if (linear.rule == LinearRule::kShortConv) {
+      linear.key_heads = linear.value_heads = 256;
+    } else {
+      linear.key_heads = 2;
+      linear.value_heads = 4;
+      linear.key_dim = linear.value_dim = 64;
+    }
     m.linear_layers = {true, true, false, true};
     if (!m.bare_layers.empty()) m.bare_layers = {false, true, false, false};
     if (m.moe && !m.bare_layers.empty()) m.moe_layers = {true, false, true, true};

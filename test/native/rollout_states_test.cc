@@ -50,8 +50,10 @@ class FailingDecoder final : public Decoder {
 };
 
 const std::vector<std::pair<const char*, at::ScalarType>> kMixers{
-    {"qwen3_5", at::kFloat},   {"qwen3_5", at::kBFloat16}, {"qwen3_5", at::kDouble},   {"mamba2", at::kFloat},
-    {"mamba2", at::kBFloat16}, {"mamba2", at::kDouble},    {"olmo_hybrid", at::kFloat}};
+    {"qwen3_5", at::kFloat},     {"qwen3_5", at::kBFloat16}, {"qwen3_5", at::kDouble},
+    {"mamba2", at::kFloat},      {"mamba2", at::kBFloat16},  {"mamba2", at::kDouble},
+    {"olmo_hybrid", at::kFloat}, {"lfm2", at::kFloat},       {"lfm2", at::kBFloat16},
+    {"lfm2", at::kDouble}};
 
 }  // namespace
 

@@ -50,6 +50,22 @@ inline void give_mamba2(ModelConfig& c, std::vector<bool> layers, std::vector<bo
   c.activation = Activation::kSquaredRelu;
 }
 
+// Layers of a short convolution, and attention with norms of queries and keys in the others.
+inline void give_short_conv(ModelConfig& c, std::vector<bool> layers, bool bias) {
+  c.linear = LinearAttentionConfig{LinearRule::kShortConv, 24, 24, 0, 1};
+  c.linear->conv_bias = bias;
+  c.linear->conv_width = 3;
+  c.linear_layers = std::move(layers);
+  c.qk_norm = true;
+}
+
+// Of linear attention; a short convolution keeps its channels.
+inline void give_linear_heads(ModelConfig& c, int64_t key_heads, int64_t value_heads) {
+  if (!c.linear || c.linear->rule == LinearRule::kShortConv) return;
+  c.linear->key_heads = key_heads;
+  c.linear->value_heads = value_heads;
+}
+
 // With latent attention every head has a key of its own.
 inline void give_heads(ModelConfig& c, int64_t heads, int64_t key_heads) {
   c.num_heads = heads;
@@ -83,7 +99,9 @@ inline void give_softmax_groups(ModelConfig& c) {
 // with glm4_moe's experts, without gates and behind a latent), olmo3 (norms over all heads of q and of k,
 // norms behind attention and MLP alone, a window as in gemma3), granite (what a layer adds to a row is
 // scaled, and so are embeddings; logits are divided), granitemoe (the same with experts), glm4 (heads of
-// which a half turns in pairs side by side, biases, norms before and behind attention and MLP).
+// which a half turns in pairs side by side, biases, norms before and behind attention and MLP), lfm2 (one
+// layer of a short convolution with biases, and one of attention), lfm2_moe (one of attention, and one of a
+// short convolution and of experts by sigmoids whose sum has an eps).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -136,6 +154,13 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     give_sigmoid_experts(c);
     c.moe->latent_size = 10;
     give_mamba2(c, {true, false}, {true, false});
+  } else if (variant == "lfm2") {
+    give_short_conv(c, {true, false}, true);
+  } else if (variant == "lfm2_moe") {
+    give_short_conv(c, {false, true}, false);
+    c.moe = MoeConfig{4, 2, 16, true, 0, false, RouterScore::kSigmoid, true};
+    c.moe->normalizer_eps = 0.3;
+    c.moe_layers = {false, true};
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;
     c.positions = PositionKind::kLearned;

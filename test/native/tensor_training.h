@@ -17,10 +17,7 @@ inline EngineOptions tensor_options(const std::string& variant, HeadKind head, i
   EngineOptions options = long_options(variant, head);
   give_heads(options.model, 8, 2);
   options.model.intermediate_size = 42;
-  if (options.model.linear) {
-    options.model.linear->key_heads = 4;
-    options.model.linear->value_heads = 8;
-  }
+  give_linear_heads(options.model, 4, 8);
   if (options.model.moe) options.model.moe->intermediate_size = 18;
   options.parallel.tp = tp;
   options.sequence_parallel = sequence_parallel;

@@ -136,7 +136,7 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 TEST(every_kind_of_model) {
   for (const std::string variant :
        {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4", "qwen3_5",
-        "qwen3_next", "mamba2", "nemotron_h", "olmo_hybrid"}) {
+        "qwen3_next", "mamba2", "nemotron_h", "olmo_hybrid", "lfm2", "lfm2_moe"}) {
     EngineOptions options = long_options(variant, HeadKind::kLm);
     options.ulysses = 2;
     Task task;
@@ -159,11 +159,10 @@ TEST(key_heads_are_repeated_where_there_are_too_few) {
 }
 
 TEST(heads_of_linear_attention_are_shared_as_far_as_its_key_heads_go) {
-  for (const std::string variant : {"qwen3_next", "mamba2"}) {
+  for (const std::string variant : {"qwen3_next", "mamba2", "lfm2"}) {
     for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
       EngineOptions options = long_options(variant, head);
-      options.model.linear->key_heads = 4;
-      options.model.linear->value_heads = 8;
+      give_linear_heads(options.model, 4, 8);
       options.model.num_heads = options.model.num_kv_heads = 4;
       options.gradient_checkpointing = head == HeadKind::kLm;
       options.ulysses = 4;

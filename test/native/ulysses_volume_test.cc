@@ -64,7 +64,7 @@ TEST(bytes_sent_are_the_theoretical_volume) {
 }
 
 TEST(what_is_simulated_is_what_ranks_send) {
-  for (const std::string variant : {"qwen3", "mamba2"}) {
+  for (const std::string variant : {"qwen3", "mamba2", "lfm2"}) {
     for (const auto& [head, sharding] :
          {std::pair{HeadKind::kLm, "full_shard"}, {HeadKind::kValue, "no_shard"}}) {
       EngineOptions options = long_options(variant, head);

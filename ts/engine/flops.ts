@@ -50,7 +50,7 @@ function attentionSize(c: NativeModelConfig): number {
   );
 }
 
-/** Both projections, and the products of a token with the states: what it finds (of the gated delta rule), changes and reads. */
+/** Both projections, and the products of a token with the states, where there are some: what it finds (of the gated delta rule), changes and reads. */
 function linearSize(c: NativeModelConfig, linear: NativeLinearConfig): number {
   const values = linear.valueHeads * linear.valueDim;
   const products = linear.rule === 'mamba2' ? 2 : 3;

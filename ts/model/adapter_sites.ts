@@ -36,7 +36,7 @@ export interface AdapterTarget {
 }
 
 const TARGETED =
-  /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|(delta|mamba)\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out)|moe\.latent\.(in|out))\.weight$/;
+  /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|(delta|mamba|short_conv)\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out)|moe\.latent\.(in|out))\.weight$/;
 
 /**
  * Every linear layer of attention, linear or not, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,

@@ -31,6 +31,12 @@ function latentMapping(
   map.tensor(`${hf}.kv_b_proj.weight`, `${own}.kv_b.weight`, c.numHeads * (stillDim + valueDim), keyRank);
 }
 
+/** What families call norms of queries and keys, and the output projection. */
+const attentionNames = (c: NativeModelConfig): { qNorm: string; kNorm: string; out: string } =>
+  c.family === 'lfm2' || c.family === 'lfm2_moe'
+    ? { qNorm: 'q_layernorm', kNorm: 'k_layernorm', out: 'out_proj' }
+    : { qNorm: 'q_norm', kNorm: 'k_norm', out: 'o_proj' };
+
 function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
@@ -46,8 +52,9 @@ function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
   if (c.qkNorm || c.wholeQkNorm) {
-    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
-    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
+    const { qNorm, kNorm } = attentionNames(c);
+    map.tensor(`${hf}.${qNorm}.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
+    map.tensor(`${hf}.${kNorm}.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
   }
 }
 
@@ -55,21 +62,27 @@ export function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: 
   if (c.latent !== null) latentMapping(c, c.latent, map, hf, own);
   else qkvMapping(c, map, hf, own);
   const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
-  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
-  if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+  const { out } = attentionNames(c);
+  map.tensor(`${hf}.${out}.weight`, `${own}.out.weight`, c.hiddenSize, values);
+  if (c.outputBias) map.tensor(`${hf}.${out}.bias`, `${own}.out.bias`, c.hiddenSize);
   if (c.attentionSinks) map.tensor(`${hf}.sinks`, `${own}.sinks`, c.numHeads);
 }
 
+/** What families call the matrices of an MLP. */
+const mlpNames = (c: NativeModelConfig): readonly [gate: string, up: string, down: string] =>
+  c.family === 'lfm2' || c.family === 'lfm2_moe' ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
+
 export function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const [gate, up, down] = mlpNames(c);
   const slices = (leaf: string): FusedRows[] =>
     c.family === 'phi3' || c.family === 'glm' || hasGlm4Names(c)
       ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
       : [
-          ...(c.gatedMlp ? [{ hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize }] : []),
-          { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
+          ...(c.gatedMlp ? [{ hf: `${hf}.${gate}.${leaf}`, rows: c.intermediateSize }] : []),
+          { hf: `${hf}.${up}.${leaf}`, rows: c.intermediateSize },
         ];
   map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
   if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
-  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
-  if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+  map.tensor(`${hf}.${down}.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
+  if (c.mlpBias) map.tensor(`${hf}.${down}.bias`, `${own}.out.bias`, c.hiddenSize);
 }

@@ -1,5 +1,4 @@
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
-import { CONV_WIDTH } from './conv_width';
 import type { StoredShapes } from './expert_names';
 import type { FusedRows, MappingBuilder } from './tensor_mapping';
 
@@ -65,7 +64,7 @@ const NAMES: Readonly<Record<NativeLinearConfig['matrices'], DeltaNames>> = {
  */
 export function deltaMapping(
   c: NativeModelConfig,
-  { matrices, keyHeads, valueHeads, keyDim, valueDim }: NativeLinearConfig,
+  { matrices, keyHeads, valueHeads, keyDim, valueDim, convWidth }: NativeLinearConfig,
   map: MappingBuilder,
   hf: string,
   own: string,
@@ -76,7 +75,7 @@ export function deltaMapping(
   const weights = (of: readonly (readonly [string, number])[]): FusedRows[] =>
     of.map(([name, rows]) => ({ hf: `${hf}.${name}.weight`, rows }));
   map.fused(`${own}.in.weight`, weights(names.inputs(sizes)), c.hiddenSize);
-  map.convolution(`${own}.conv.weight`, asStored(weights(names.convolutions(sizes)), stored), CONV_WIDTH);
+  map.convolution(`${own}.conv.weight`, asStored(weights(names.convolutions(sizes)), stored), convWidth);
   map.tensor(`${hf}.A_log`, `${own}.a_log`, valueHeads);
   map.tensor(`${hf}.dt_bias`, `${own}.dt_bias`, valueHeads);
   map.tensor(`${hf}.${names.norm}.weight`, `${own}.norm.weight`, valueDim);

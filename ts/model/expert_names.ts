@@ -49,6 +49,7 @@ const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   hy_v3: { router: 'router.gate', correction: 'expert_bias', shared: 'shared_mlp' },
   exaone_moe: { correction: 'e_score_correction_bias' },
   nemotron_h: { block: 'mixer' },
+  lfm2_moe: { block: 'feed_forward', correction: 'expert_bias', apart: MIXTRAL.apart },
   granitemoe: GRANITE,
   granitemoeshared: GRANITE,
   granitemoehybrid: GRANITE,

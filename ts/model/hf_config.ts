@@ -17,6 +17,7 @@ import { granite, graniteMoe, graniteMoeShared } from './hf_granite';
 import { graniteHybrid } from './hf_granite_hybrid';
 import { hyV3 } from './hf_hy_v3';
 import { deepseekV2, deepseekV3, glm4MoeLite, youtu } from './hf_latent';
+import { lfm2, lfm2Moe } from './hf_lfm2';
 import { mellum } from './hf_mellum';
 import { minimaxM2 } from './hf_minimax';
 import { ministral3, mistral } from './hf_mistral';
@@ -213,6 +214,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return youtu(parsed as FamilyConfig<'youtu'>, raw, where);
     case 'mellum':
       return mellum(parsed as FamilyConfig<'mellum'>, raw, where);
+    case 'lfm2':
+      return lfm2(parsed as FamilyConfig<'lfm2'>, raw, where);
+    case 'lfm2_moe':
+      return lfm2Moe(parsed as FamilyConfig<'lfm2_moe'>, raw, where);
     case 'glm4_moe_lite':
       return glm4MoeLite(parsed as FamilyConfig<'glm4_moe_lite'>, raw, where);
     case 'gpt_oss':

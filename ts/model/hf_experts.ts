@@ -19,6 +19,7 @@ export const SOFTMAX_EXPERTS = {
   topGroups: 1,
   groupBest: 1,
   routedScale: 1,
+  normalizerEps: 0,
   biases: false,
 } as const;
 
@@ -123,6 +124,7 @@ export function deepseekExperts(
       groups,
       topGroups,
       routedScale: c.routed_scaling_factor,
+      normalizerEps: 0,
       biases: false,
     },
     moeLayers,

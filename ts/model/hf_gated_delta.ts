@@ -1,7 +1,7 @@
 // Qwen3-Next and the language models of Qwen3.5: layers of the gated delta rule, and of attention with gates.
 import { show } from '../base/text';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
-import { CONV_WIDTH } from './conv_width';
+import { checkConvWidth } from './conv_width';
 import { activation, invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { qwenExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
@@ -79,11 +79,7 @@ export function deltaHeads(
   c: DeltaHeads,
   where: string,
 ): Omit<NativeLinearConfig, 'matrices' | 'betaScale' | 'normEps'> {
-  if (c.linear_conv_kernel_dim !== CONV_WIDTH)
-    throw invalid(
-      where,
-      `linear_conv_kernel_dim ${c.linear_conv_kernel_dim} is not supported; supported: ${CONV_WIDTH}`,
-    );
+  checkConvWidth('linear_conv_kernel_dim', c.linear_conv_kernel_dim, where);
   if (c.linear_key_head_dim > MOST_KEY_DIM)
     throw invalid(where, `linear_key_head_dim ${c.linear_key_head_dim}: expected at most ${MOST_KEY_DIM}`);
   if (c.linear_num_value_heads % c.linear_num_key_heads !== 0)
@@ -103,6 +99,7 @@ export function deltaHeads(
     keyDim: c.linear_key_head_dim,
     valueDim: c.linear_value_head_dim,
     convBias: false,
+    convWidth: c.linear_conv_kernel_dim,
     leastStep: 0,
   };
 }

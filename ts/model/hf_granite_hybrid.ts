@@ -1,7 +1,7 @@
 // What config.json says of Granite 4: layers of Mamba 2 or of attention, with the factors of Granite 3.
 import { show } from '../base/text';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
-import { CONV_WIDTH } from './conv_width';
+import { checkConvWidth } from './conv_width';
 import { invalid, isObject, type Raw, rmsDecoder } from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
 import { MOST_KEY_DIM } from './hf_gated_delta';
@@ -80,8 +80,7 @@ function mamba(c: Hybrid, raw: Raw, where: string): NativeLinearConfig {
   if (heads % groups !== 0)
     throw invalid(where, `mamba_n_heads ${heads} does not divide by mamba_n_groups ${groups}`);
   if (state > MOST_KEY_DIM) throw invalid(where, `mamba_d_state ${state}: expected at most ${MOST_KEY_DIM}`);
-  if (c.mamba_d_conv !== CONV_WIDTH)
-    throw invalid(where, `mamba_d_conv ${c.mamba_d_conv} is not supported; supported: ${CONV_WIDTH}`);
+  checkConvWidth('mamba_d_conv', c.mamba_d_conv, where);
   // That of the convolution, too.
   if (c.hidden_act !== 'silu')
     throw invalid(
@@ -97,6 +96,7 @@ function mamba(c: Hybrid, raw: Raw, where: string): NativeLinearConfig {
     valueDim: dim,
     matrices: 'joined',
     convBias: c.mamba_conv_bias,
+    convWidth: c.mamba_d_conv,
     leastStep: leastStep(raw['time_step_limit'] ?? [0, Number.POSITIVE_INFINITY], where),
     betaScale: 1,
     normEps: c.rms_norm_eps,

@@ -2,7 +2,7 @@
 // and of experts, in an order that the file gives.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
-import { CONV_WIDTH } from './conv_width';
+import { checkConvWidth } from './conv_width';
 import { invalid, type Raw, rmsDecoder } from './hf_decoder';
 import { deepseekExperts } from './hf_experts';
 import { MOST_KEY_DIM } from './hf_gated_delta';
@@ -67,6 +67,7 @@ export function nemotronH(c: Nemotron, raw: Raw, where: string): NativeModelConf
           valueDim: c.mamba_head_dim,
           matrices: 'joined',
           convBias: c.use_conv_bias,
+          convWidth: c.conv_kernel,
           leastStep: c.time_step_min,
           betaScale: 1,
           normEps: decoder.normEps,
@@ -94,8 +95,7 @@ function refuseOthers(c: Nemotron, raw: Raw, where: string): void {
     if (value !== supported)
       throw invalid(where, `${key} ${show(value)} is not supported; supported: ${show(supported)}`);
   }
-  if (c.conv_kernel !== CONV_WIDTH)
-    throw invalid(where, `conv_kernel ${c.conv_kernel} is not supported; supported: ${CONV_WIDTH}`);
+  checkConvWidth('conv_kernel', c.conv_kernel, where);
   if (c.ssm_state_size > MOST_KEY_DIM)
     throw invalid(where, `ssm_state_size ${c.ssm_state_size}: expected at most ${MOST_KEY_DIM}`);
   if (c.mamba_num_heads % c.n_groups !== 0)

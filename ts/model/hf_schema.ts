@@ -26,6 +26,7 @@ import {
   glm4vText,
   glmTower,
   granite,
+  lfm2,
   olmo2,
   plainTower,
   qwen2,
@@ -210,6 +211,13 @@ export const schemas = {
   olmo2,
   olmo3: olmo2.extend({ sliding_window: slidingWindow(4096), layer_types: layerTypes }),
   youtu,
+  lfm2: lfm2.extend({
+    block_ff_dim: maybeInt('width'),
+    block_multiple_of: int(256, 'width'),
+    block_ffn_dim_multiplier: real(1),
+    block_auto_adjust_ff_dim: bool(true),
+    full_attn_idxs: z.array(layerIndex).nullish(),
+  }),
   olmo_hybrid: olmo2.extend({
     vocab_size: int(100352, 'vocabulary'),
     hidden_size: int(3840, 'width'),

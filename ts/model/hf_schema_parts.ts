@@ -80,6 +80,26 @@ export const qwen2 = z.object({
   layer_types: layerTypes,
 });
 
+/** LFM2, and what its mixtures of experts have of it. */
+export const lfm2 = z.object({
+  vocab_size: int(65536, 'vocabulary'),
+  hidden_size: int(2560, 'width'),
+  intermediate_size: int(12288, 'width'),
+  num_hidden_layers: int(32, 'layers'),
+  num_attention_heads: int(32, 'heads'),
+  num_key_value_heads: int(8, 'heads'),
+  head_dim: maybeInt('headDim'),
+  max_position_embeddings: int(128_000, 'positions'),
+  norm_eps: real(1e-5),
+  tie_word_embeddings: bool(true),
+  // As the first files have it, which goes before the other.
+  tie_embedding: z.boolean().nullish(),
+  eos_token_id: tokenIds.transform((v) => v ?? 2),
+  conv_bias: bool(false),
+  conv_L_cache: int(3, 'positions'),
+  layer_types: layerTypes,
+});
+
 /** Granite 3, and what its mixtures of experts have of it. */
 export const granite = z.object({
   ...decoder,

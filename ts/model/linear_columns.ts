@@ -1,6 +1,13 @@
 import type { NativeLinearConfig } from '../native/bridge';
 
-/** Columns of the input projection of linear attention: of queries, keys, values and gates, and the numbers of every value head. */
+/** Numbers of every value head that the input projection makes beside queries, keys, values and gates; of a short convolution the second gate. */
+const NUMBERS: Readonly<Record<NativeLinearConfig['rule'], number>> = {
+  gated_delta: 2,
+  mamba2: 1,
+  short_conv: 1,
+};
+
+/** Columns of the input projection of linear attention. */
 export function linearColumns({ rule, keyHeads, valueHeads, keyDim, valueDim }: NativeLinearConfig): number {
-  return 2 * keyHeads * keyDim + 2 * valueHeads * valueDim + (rule === 'mamba2' ? 1 : 2) * valueHeads;
+  return 2 * keyHeads * keyDim + 2 * valueHeads * valueDim + NUMBERS[rule] * valueHeads;
 }

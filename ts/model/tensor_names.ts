@@ -10,6 +10,7 @@ import {
   type StoredShapes,
 } from './expert_names';
 import type { Family } from './hf_schema';
+import { lfm2Mapping } from './lfm2_names';
 import { mambaMapping } from './mamba_names';
 import { nemotronMapping } from './nemotron_names';
 import { predictionBlock, predictionParts } from './prediction_layers';
@@ -38,6 +39,7 @@ export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = 
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else if (config.family === 'nemotron_h') nemotronMapping(config, map);
+  else if (config.family === 'lfm2' || config.family === 'lfm2_moe') lfm2Mapping(config, map);
   else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
   furtherMapping(config, map, stored);
@@ -202,6 +204,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   olmo_hybrid: 'OlmoHybrid',
   youtu: 'Youtu',
   mellum: 'Mellum',
+  lfm2: 'Lfm2',
+  lfm2_moe: 'Lfm2Moe',
   olmoe: 'Olmoe',
   phi3: 'Phi3',
   mixtral: 'Mixtral',

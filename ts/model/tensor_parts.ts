@@ -1,5 +1,5 @@
 // Which models tensor-parallel ranks can share: native/model/decoder_layout.h, before any process is started.
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 
 /** Why `tp` ranks cannot share a model of these heads; null: they can. */
 export function tensorProblem(
@@ -17,8 +17,15 @@ export function tensorProblem(
   return `expected a divisor or a multiple of the ${numKvHeads} key heads`;
 }
 
+/** What ranks share. */
+const SHARED: Readonly<Record<NativeLinearConfig['rule'], string>> = {
+  gated_delta: 'key heads of the linear attention',
+  mamba2: 'groups of Mamba 2',
+  short_conv: 'channels of the short convolution',
+};
+
 /** Why that many ranks cannot share the heads of linear attention; null: they can. */
 export function linearProblem(ranks: number, linear: NativeModelConfig['linear']): string | null {
   if (linear === null || linear.keyHeads % ranks === 0) return null;
-  return `expected a divisor of the ${linear.keyHeads} ${linear.rule === 'mamba2' ? 'groups of Mamba 2' : 'key heads of the linear attention'}`;
+  return `expected a divisor of the ${linear.keyHeads} ${SHARED[linear.rule]}`;
 }

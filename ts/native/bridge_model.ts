@@ -22,6 +22,8 @@ export interface NativeMoeConfig {
   groupBest: number;
   /** Factor of the routing weights. */
   routedScale: number;
+  /** Added to the sum that the routing weights are divided by. */
+  normalizerEps: number;
   /** Of the router and of both matrices of every expert. */
   biases: boolean;
 }
@@ -41,9 +43,10 @@ export interface NativeLatentConfig {
   normEps: number;
 }
 
-/** Linear attention in the place of attention (native/model/linear_attention.h). */
+/** Linear attention, or a short convolution, in the place of attention (native/model/linear_attention.h). */
 export interface NativeLinearConfig {
-  rule: 'gated_delta' | 'mamba2';
+  /** short_conv: as many key heads as value heads, which are its channels: of no numbers, and of one. */
+  rule: 'gated_delta' | 'mamba2' | 'short_conv';
   /** Of queries and keys; of Mamba 2 its groups. */
   keyHeads: number;
   /** Of values and states: a multiple. */
@@ -55,7 +58,10 @@ export interface NativeLinearConfig {
    * by key head, and one of b and a (Qwen3-Next); or each apart (OLMo Hybrid).
    */
   matrices: 'joined' | 'by_key_head' | 'apart';
+  /** Of the convolution; of a short one of both projections, too. */
   convBias: boolean;
+  /** Rows that go into one of the convolution: at most 4. */
+  convWidth: number;
   /** Of Mamba 2: no step is below it. */
   leastStep: number;
   /** Of the gated delta rule: multiplies the sigmoid that says how much of what a key held is replaced. */

@@ -1,4 +1,4 @@
-// Depthwise causal convolution with a silu behind it, forward and backward.
+// Depthwise causal convolution, with a silu behind it or without, forward and backward.
 #include "kernels/cpu/gated_delta_kernels.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -17,8 +17,8 @@ TROUPE_INLINE float sum_at(const T* const* taps, const float* weight, int64_t co
   return sum + weight[4 * cols + c];
 }
 
-template <typename T>
-void forward(const ConvForward& a) {
+template <typename T, bool kSilu>
+void forward_rows(const ConvForward& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
     const T* const taps[kConvWidth] = {
         static_cast<const T*>(a.taps[r * kConvWidth]), static_cast<const T*>(a.taps[r * kConvWidth + 1]),
@@ -27,13 +27,25 @@ void forward(const ConvForward& a) {
 #pragma omp simd
     for (int64_t c = 0; c < a.cols; ++c) {
       const float sum = sum_at(taps, a.weight, a.cols, c);
-      store(out + c, sum * vector_sigmoid(sum));
+      store(out + c, kSilu ? sum * vector_sigmoid(sum) : sum);
     }
   }
 }
 
 template <typename T>
-void backward(const ConvBackward& a) {
+void forward(const ConvForward& a) {
+  a.silu ? forward_rows<T, true>(a) : forward_rows<T, false>(a);
+}
+
+template <bool kSilu>
+TROUPE_INLINE float sum_gradient(float sum, float dout) {
+  if constexpr (!kSilu) return dout;
+  const float s = vector_sigmoid(sum);
+  return dout * s * (1.0f + sum * (1.0f - s));
+}
+
+template <typename T, bool kSilu>
+void backward_rows(const ConvBackward& a) {
   const int64_t cols = a.cols;
   float* dweight = a.dweight;
   for (int64_t r = 0; r < a.rows; ++r) {
@@ -44,9 +56,7 @@ void backward(const ConvBackward& a) {
     float* dsum = a.dsum + r * cols;
 #pragma omp simd
     for (int64_t c = 0; c < cols; ++c) {
-      const float sum = sum_at(taps, a.weight, cols, c);
-      const float s = vector_sigmoid(sum);
-      const float gradient = dout[c] * s * (1.0f + sum * (1.0f - s));
+      const float gradient = sum_gradient<kSilu>(sum_at(taps, a.weight, cols, c), dout[c]);
       dsum[c] = gradient;
       dweight[c] += gradient * load(taps[0] + c);
       dweight[cols + c] += gradient * load(taps[1] + c);
@@ -55,6 +65,11 @@ void backward(const ConvBackward& a) {
       dweight[4 * cols + c] += gradient;
     }
   }
+}
+
+template <typename T>
+void backward(const ConvBackward& a) {
+  a.silu ? backward_rows<T, true>(a) : backward_rows<T, false>(a);
 }
 
 template <typename T>

@@ -10,16 +10,19 @@ constexpr int64_t kDeltaColumns = 32;  // of a state, which a kernel works on at
 constexpr int64_t kMaxDeltaKeyDim = 256;
 constexpr int64_t kDeltaCheckpoint = 32;  // rows between states that a backward pass keeps
 
-// Rows of a depthwise causal convolution: y = silu(sum over j of weight[j] * tap j + bias), tap kConvWidth -
-// 1 being the row itself. Weights float32 [kConvWidth + 1, cols], of which the last row is the bias.
+// Rows of a depthwise causal convolution: y = f(sum over j of weight[j] * tap j + bias), tap kConvWidth - 1
+// being the row itself, f silu or nothing. Weights float32 [kConvWidth + 1, cols], of which the last row is
+// the bias.
 struct ConvForward {
+  bool silu;
   int64_t rows, cols;
   const void* const* taps;  // [rows, kConvWidth]
   const float* weight;
   Rows out;
 };
-// By the sum before the silu, from dout float32; dweight [kConvWidth + 1, cols] is added to.
+// By the sum before f, from dout float32; dweight [kConvWidth + 1, cols] is added to.
 struct ConvBackward {
+  bool silu;
   int64_t rows, cols;
   const void* const* taps;
   const float* weight;

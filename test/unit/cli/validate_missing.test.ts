@@ -116,6 +116,8 @@ describe('troupe validate', () => {
     olmo2: 'allenai/OLMo-2-1124-7B',
     olmo3: 'allenai/Olmo-3-7B-Think',
     youtu: 'tencent/Youtu-LLM-2B',
+    lfm2: 'LiquidAI/LFM2-1.2B',
+    lfm2_moe: 'LiquidAI/LFM2-8B-A1B',
     mellum: 'JetBrains/Mellum2-12B-A2.5B-Base',
     olmo_hybrid: 'allenai/Olmo-Hybrid-Instruct-DPO-7B',
     phi3: 'microsoft/Phi-3.5-mini-instruct',

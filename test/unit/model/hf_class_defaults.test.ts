@@ -190,6 +190,8 @@ test.each<[string, object, number]>([
   ['olmo_hybrid', {}, 32],
   ['youtu', {}, 32],
   ['mellum', {}, 28],
+  ['lfm2', {}, 32],
+  ['lfm2_moe', { layer_types: new Array(32).fill('conv') }, 32],
   ['seed_oss', {}, 64],
   ['gemma', {}, 28],
   ['gemma2', {}, 26],

@@ -73,6 +73,7 @@ describe('conformance models', () => {
       groupBest: 1,
       biases: false,
       routedScale: 1,
+      normalizerEps: 0,
     });
     expect(resolve(configOf('qwen2_moe'))).toMatchObject({
       qkvBias: true,

@@ -37,6 +37,7 @@ test('ERNIE 4.5: a softmax, shared experts, and the layers that have experts', (
     topGroups: 1,
     groupBest: 1,
     routedScale: 1,
+    normalizerEps: 0,
     biases: false,
   });
   expect(tensors(c, 1)).toEqual([

@@ -13,6 +13,7 @@ const FITTING: Record<string, Record<string, unknown>> = {
   glm4_moe: { head_dim: 128 },
   dots1: { n_shared_experts: 2, num_experts_per_tok: 6, n_routed_experts: 64 },
   deepseek_v2: { num_experts_per_tok: 6 },
+  lfm2_moe: { layer_types: new Array(32).fill('conv') },
   qwen2_vl: { vision_config: { hidden_size: 8192 } },
   qwen2_5_vl: { vision_config: { out_hidden_size: 8192 } },
   qwen3_vl: { vision_config: { out_hidden_size: 4096 } },

@@ -41,6 +41,7 @@ test('the conformance models', () => {
     groupBest: 2,
     biases: false,
     routedScale: 2.5,
+    normalizerEps: 0,
   });
   const dots = resolve(configOf('dots1'));
   expect(dots).toMatchObject({ qkNorm: true, qkvBias: false, slidingWindows: [0, 0, 6] });

@@ -32,6 +32,7 @@ test.each([
   expect(c.linear).toEqual({
     rule: 'gated_delta',
     convBias: false,
+    convWidth: 4,
     leastStep: 0,
     keyHeads: 2,
     valueHeads: 4,
@@ -72,7 +73,7 @@ test('defaults of the Hugging Face classes', () => {
 });
 
 test.each([
-  [{ linear_conv_kernel_dim: 3 }, /linear_conv_kernel_dim 3 is not supported; supported: 4/],
+  [{ linear_conv_kernel_dim: 5 }, /linear_conv_kernel_dim 5 is not supported; supported: 1 to 4/],
   [{ linear_key_head_dim: 512 }, /linear_key_head_dim 512: expected at most 256/],
   [{ linear_num_value_heads: 3 }, /linear_num_value_heads 3 does not divide by linear_num_key_heads 2/],
   [{ hidden_act: 'gelu' }, /hidden_act "?gelu"? is not supported/],

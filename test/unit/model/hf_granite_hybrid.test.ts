@@ -104,7 +104,7 @@ test.each([
   [{ mamba_n_heads: 6 }, /mamba_n_heads 6 of mamba_d_head auto/],
   [{ mamba_n_groups: 3 }, /mamba_n_heads 8 does not divide by mamba_n_groups 3/],
   [{ mamba_d_state: 512 }, /mamba_d_state 512: expected at most 256/],
-  [{ mamba_d_conv: 3 }, /mamba_d_conv 3/],
+  [{ mamba_d_conv: 5 }, /mamba_d_conv 5/],
   [{ mamba_proj_bias: true }, /mamba_proj_bias/],
   [{ hidden_act: 'gelu' }, /hidden_act "gelu" is not supported beside layers of Mamba 2/],
   [{ layer_types: ['mamba'] }, /layer_types has 1 entries/],

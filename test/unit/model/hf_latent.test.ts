@@ -100,6 +100,7 @@ test('DeepSeek-V2: softmax scores, groups that rank by their best expert', () =>
     topGroups: 2,
     groupBest: 1,
     routedScale: 2.5,
+    normalizerEps: 0,
     biases: false,
   });
   expect(c.moeLayers).toEqual([false, true, true]);

@@ -30,6 +30,7 @@ test('the conformance model: delta rule with input norms, attention with norms b
     valueDim: 5,
     matrices: 'apart',
     convBias: false,
+    convWidth: 4,
     leastStep: 0,
     betaScale: 2,
     normEps: 1e-5,
@@ -99,7 +100,7 @@ test.each<[object, number]>([
 
 test.each<[object, RegExp]>([
   [{ hidden_act: 'gelu' }, /hidden_act "gelu" is not supported for this model_type/],
-  [{ linear_conv_kernel_dim: 3 }, /linear_conv_kernel_dim 3 is not supported; supported: 4/],
+  [{ linear_conv_kernel_dim: 5 }, /linear_conv_kernel_dim 5 is not supported; supported: 1 to 4/],
   [{ linear_num_value_heads: 3 }, /linear_num_value_heads 3 does not divide by linear_num_key_heads 2/],
   [{ layer_types: ['sliding_attention'] }, /layer_types has 1 entries but the model has 4 layers/],
 ])('%j is refused', (change, message) => {

@@ -126,7 +126,7 @@ describe('Qwen3.5', () => {
       { rope_parameters: { partial_rotary_factor: 0.5, mrope_section: [2, 3, 3] } },
       /mrope_section .* at most a third for the last two each, 3 and 2/,
     ],
-    ['text_config', { linear_conv_kernel_dim: 3 }, /text_config: linear_conv_kernel_dim 3/],
+    ['text_config', { linear_conv_kernel_dim: 5 }, /text_config: linear_conv_kernel_dim 5/],
   ])('%s with %j is refused', (part, change, message) => {
     const raw = of('qwen3_5_moe');
     expect(() => resolveWhole({ ...raw, [part]: { ...raw[part], ...change } })).toThrow(message);
