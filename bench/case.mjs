@@ -24,10 +24,14 @@ function layerMultiplications(c, kind) {
     // Gated delta rule: S^T k, the correction of S, S^T q.
     return { token: mlp + projections + convolution + 3 * values * c.linear_key_head_dim, pair: 0 };
   }
+  if (kind === 'conv') {
+    const projections = 4 * c.hidden_size * c.hidden_size;
+    return { token: mlp + projections + (c.conv_L_cache + 2) * c.hidden_size, pair: 0 };
+  }
   const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
   const heads = c.num_attention_heads * headDim;
-  // Where layers have kinds, attention has a gate, as wide as its queries.
-  const queries = c.layer_types === undefined ? heads : 2 * heads;
+  // Beside linear attention it has a gate, as wide as its queries.
+  const queries = c.linear_num_key_heads === undefined ? heads : 2 * heads;
   const attention = c.hidden_size * (queries + heads + 2 * c.num_key_value_heads * headDim);
   return { token: mlp + attention, pair: heads };
 }

@@ -5,7 +5,7 @@ const require = createRequire(import.meta.url);
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
  * theirs, so that the head outweighs the decoder; cpu-linear has the layers of
- * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-mamba has as many of Nemotron-H (three of four Mamba 2); cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
+ * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-mamba has as many of Nemotron-H (three of four Mamba 2), cpu-conv of LFM2 (five of eight short convolutions); cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -64,6 +64,16 @@ const SHAPES = {
     vocab: 32000,
     tied: false,
   },
+  'cpu-conv': {
+    family: 'lfm2',
+    hidden: 512,
+    layers: 8,
+    kinds: ['conv', 'conv', 'full_attention', 'conv', 'conv', 'full_attention', 'conv', 'full_attention'],
+    heads: 8,
+    kvHeads: 2,
+    ffn: 1536,
+    vocab: 32000,
+  },
   'qwen2.5-0.5b': {
     family: 'qwen2',
     hidden: 896,
@@ -115,6 +125,7 @@ const ARCHITECTURES = {
   qwen3_moe: 'Qwen3MoeForCausalLM',
   qwen3_5_text: 'Qwen3_5ForCausalLM',
   nemotron_h: 'NemotronHForCausalLM',
+  lfm2: 'Lfm2ForCausalLM',
 };
 
 const experts = ({ experts, chosen, ffn }) => ({
@@ -145,6 +156,15 @@ const mamba2 = ({ blocks, groups, mambaHeads }) => ({
   ssm_state_size: 128,
 });
 
+const shortConvolutions = ({ kinds }) => ({
+  layer_types: kinds,
+  conv_L_cache: 3,
+  block_auto_adjust_ff_dim: false,
+});
+
+/** Families whose heads have hidden_size / num_attention_heads numbers; those of the others have 128. */
+const EVEN_HEADS = ['qwen2', 'lfm2'];
+
 /** config.json of a preset. */
 export function modelConfig(name) {
   const shape = SHAPES[name];
@@ -157,11 +177,12 @@ export function modelConfig(name) {
     num_hidden_layers: shape.layers,
     num_attention_heads: shape.heads,
     num_key_value_heads: shape.kvHeads,
-    head_dim: shape.family === 'qwen2' ? shape.hidden / shape.heads : 128,
+    head_dim: EVEN_HEADS.includes(shape.family) ? shape.hidden / shape.heads : 128,
     intermediate_size: shape.ffn,
     ...(shape.experts ? experts(shape) : {}),
     ...(shape.keyHeads ? linearAttention(shape) : {}),
     ...(shape.mambaHeads ? mamba2(shape) : {}),
+    ...(shape.kinds ? shortConvolutions(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,
