@@ -11,6 +11,7 @@ export const TOOL_FAMILIES = [
   'kimi_k2',
   'llama3',
   'mistral',
+  'lfm2',
   'gpt-oss',
 ] as const;
 export type ToolFamilyName = (typeof TOOL_FAMILIES)[number];

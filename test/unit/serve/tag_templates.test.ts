@@ -5,6 +5,24 @@ import { CallCollector } from '../../../ts/serve/tools/tool_parser';
 import { chatTokenizer, TAG_TEMPLATES } from '../agent/chat_world';
 import { OPENED, TOOLS, WRITE } from './tag_writing';
 
+const LFM2 = `{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% if m.tool_calls %}<|tool_call_start|>[{% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}{{ '' if loop.last else ', ' }}{% endfor %}){{ '' if loop.last else ', ' }}{% endfor %}]<|tool_call_end|>{% endif %}<|im_end|>
+{% endfor %}`;
+
+test('calls of LFM2 go back through the template as they were written', () => {
+  const tokenizer = chatTokenizer(LFM2);
+  const family = familyOf(tokenizer.toolTemplate);
+  expect(family?.name).toBe('lfm2');
+  const response = `<|tool_call_start|>[f(text="a \\"b\\"\\n", count=12, days=[1, null]), time()]<|tool_call_end|>`;
+  const parser = toolFamily('lfm2').parser(TOOLS);
+  const collector = new CallCollector();
+  for (const { calls } of [parser.push(response), parser.end()]) collector.add(calls);
+  const messages = [{ role: 'user', content: 'go' }, replyMessage({ text: 'Hm.', calls: collector.calls })];
+  expect(conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false })).toBe(
+    `<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\nHm.${response}<|im_end|>\n`,
+  );
+});
+
 test('the family is what the template writes between the tags', () => {
   const opened = '{% for m in messages %}<tool_call>';
   expect(familyOf(`${opened}\n<function={{ m.name }}>\n<parameter=`)?.name).toBe('qwen3_coder');

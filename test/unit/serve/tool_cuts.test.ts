@@ -98,6 +98,27 @@ const PARTS: Record<ToolFamilyName, string[]> = {
     ...['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]', '[TOOL_CALLS]f[ARGS]', '[TOOL_CALLS] [', '[TOOL_'],
     '{"name": "f", "arguments": {}}',
   ],
+  lfm2: [
+    ...[
+      '<|tool_call_start|>',
+      '<|tool_call_end|>',
+      '<|tool_call_start|>[',
+      ']<|tool_call_end|>',
+      'f(',
+      'f()',
+      'f(a=1)',
+      ')',
+    ],
+    ...[
+      'a=',
+      "'",
+      "'''",
+      '"b\\""',
+      "f(a='it\\'s', b=[1, {\"c\": None}])",
+      '{"name": "f", "arguments": {"a": 1}}',
+    ],
+    "<|tool_call_start|>[f(a='x'), time()]<|tool_call_end|>",
+  ],
   'gpt-oss': [
     ...[
       '<|channel|>',

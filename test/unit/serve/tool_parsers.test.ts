@@ -57,6 +57,48 @@ const SECTIONED: [Family, (name: string, source: string, i: number) => string, s
 
 const CASES: [Family, string, string, string, [string, unknown][]][] = [
   [
+    'lfm2',
+    'one call',
+    `<|tool_call_start|>[get_weather(city='Pa"ris}', days=[1, {"n": -2.5e3}])]<|tool_call_end|>`,
+    '',
+    [weather],
+  ],
+  [
+    'lfm2',
+    'two calls after text',
+    `Let me see.<|tool_call_start|>[get_weather(city="Pa\\"ris}",days=(1,{'n':-2.5e3},)), time( )]<|tool_call_end|> Well.`,
+    'Let me see. Well.',
+    [weather, time],
+  ],
+  [
+    'lfm2',
+    'calls in JSON',
+    `<|tool_call_start|>[{"name": "get_weather", "arguments": ${args}}, {"name": "time"}]<|tool_call_end|>`,
+    '',
+    [weather, time],
+  ],
+  [
+    'lfm2',
+    'lists behind each other, one of them without brackets',
+    `<|tool_call_start|>[time()]<|tool_call_end|>\n<|tool_call_start|>time()<|tool_call_end|>`,
+    '',
+    [time, time],
+  ],
+  [
+    'lfm2',
+    'a quotation mark that is missing, before a call',
+    `<|tool_call_start|>[f(a='it's')]<|tool_call_end|><|tool_call_start|>[time()]<|tool_call_end|>`,
+    `<|tool_call_start|>[f(a='it's')]<|tool_call_end|>`,
+    [time],
+  ],
+  [
+    'lfm2',
+    'what is no call',
+    '<|tool_call_start|>[f(1)]<|tool_call_end|> <|tool_call_start|>[f(a=b)]<|tool_call_end|> <|tool_call_start|>[]',
+    '<|tool_call_start|>[f(1)]<|tool_call_end|> <|tool_call_start|>[f(a=b)]<|tool_call_end|> <|tool_call_start|>[]',
+    [],
+  ],
+  [
     'hermes',
     'one call',
     `<tool_call>\n{"name": "get_weather", "arguments": ${args}}\n</tool_call>`,
@@ -341,6 +383,8 @@ test('the family is that of the chat template', () => {
   expect(familyOf("{{ '<|tool_calls_section_begin|>' }}")?.name).toBe('kimi_k2');
   expect(familyOf('{% for m in messages %}<tool_call>')?.name).toBe('hermes');
   expect(familyOf("{{ '[AVAILABLE_TOOLS]' }}")?.name).toBe('mistral');
+  for (const tag of ['<|tool_call_start|>', '<|tool_list_start|>'])
+    expect(familyOf(`{{ '${tag}' }}`)?.name).toBe('lfm2');
   expect(familyOf("<|start_header_id|>{{ 'ipython' }}")?.name).toBe('llama3');
   expect([familyOf('<|im_start|>'), familyOf(null)]).toEqual([null, null]);
 });

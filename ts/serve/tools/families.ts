@@ -5,6 +5,7 @@ import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, 
 import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
 import { MISTRAL_TAGS, MistralParser } from './mistral';
+import { LFM2_TAGS, PythonList } from './python_list';
 import { MINIMAX, SEED, sectionForm, type TaggedSection } from './section_forms';
 import { SectionedCallsParser } from './sectioned_calls';
 import { SeparatedBody, type SeparatedForm } from './separated_body';
@@ -221,6 +222,20 @@ const mistral: ToolFamily = {
   separator: null,
 };
 
+const lfm2: ToolFamily = {
+  name: 'lfm2',
+  tags: [LFM2_TAGS.open, LFM2_TAGS.close],
+  parser: () => new TaggedCallsParser((writer) => new PythonList(writer), null, LFM2_TAGS),
+  // Of the two ways in which the model writes calls, the one that has a schema.
+  frame: (tool) => ({
+    begin: `${LFM2_TAGS.open}[{"name": ${JSON.stringify(tool)}, "arguments": `,
+    end: `}]${LFM2_TAGS.close}`,
+  }),
+  content: jsonArguments,
+  iterates: true,
+  separator: null,
+};
+
 const harmony: ToolFamily = {
   name: 'gpt-oss',
   tags: HARMONY_TAGS,
@@ -252,6 +267,7 @@ const FAMILIES: Readonly<Record<ToolFamilyName, ToolFamily>> = {
   kimi_k2: kimiK2,
   llama3,
   mistral,
+  lfm2,
   'gpt-oss': harmony,
 };
 
@@ -271,6 +287,7 @@ export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate.includes(MINIMAX.open)) return FAMILIES.minimax_m2;
   if (chatTemplate.includes(SEED.open)) return FAMILIES.seed_oss;
   if (chatTemplate.includes(KIMI_K2.open)) return kimiK2;
+  if (chatTemplate.includes(LFM2_TAGS.open) || chatTemplate.includes('<|tool_list_start|>')) return lfm2;
   // Templates of DeepSeek-R1, and of what was distilled from it, write calls, but show no tools.
   if (chatTemplate.includes(DEEPSEEK_V31.open) && /\btools\b/.test(chatTemplate))
     return chatTemplate.includes('```json') ? deepseekV3 : deepseekV31;

@@ -1,10 +1,15 @@
-// Hermes, Qwen and GLM: <tool_call>…</tool_call>, any number of times, among text; what is between the tags, a body reads.
+// Hermes, Qwen, GLM and LFM2: calls between two tags, any number of times, among text; what is between the tags, a body reads.
 import { heldBack } from '../text/stop_texts';
 import { CallWriter } from './call_writer';
 import type { ParsedText, ToolCallDelta, ToolParser } from './tool_parser';
 
 export const OPEN = '<tool_call>';
 export const CLOSE = '</tool_call>';
+
+export interface CallTags {
+  open: string;
+  close: string;
+}
 
 /** Reads one call. */
 export interface CallBody {
@@ -34,6 +39,7 @@ export class TaggedCallsParser implements ToolParser {
   constructor(
     private readonly newBody: (writer: CallWriter, opening: string) => CallBody,
     private readonly bare: string | null = null,
+    private readonly tags: CallTags = { open: OPEN, close: CLOSE },
   ) {}
 
   push(text: string): ParsedText {
@@ -63,7 +69,7 @@ export class TaggedCallsParser implements ToolParser {
   }
 
   private get openings(): string[] {
-    return this.bare === null ? [OPEN] : [OPEN, this.bare];
+    return this.bare === null ? [this.tags.open] : [this.tags.open, this.bare];
   }
 
   private readText(out: ParsedText): void {
@@ -81,7 +87,7 @@ export class TaggedCallsParser implements ToolParser {
     out.text += this.buffer.slice(0, end);
     this.buffer = this.buffer.slice(end);
     if (found.length === 0) return;
-    this.opening = this.buffer.startsWith(OPEN) ? OPEN : '';
+    this.opening = this.buffer.startsWith(this.tags.open) ? this.tags.open : '';
     this.buffer = this.buffer.slice(this.opening.length);
     this.body = this.newBody(this.writer, this.opening);
   }
@@ -101,12 +107,13 @@ export class TaggedCallsParser implements ToolParser {
   }
 
   private readClosing(): void {
+    const { close } = this.tags;
     const rest = this.buffer.trimStart();
     this.buffer = rest;
-    if (rest.startsWith(CLOSE)) {
-      this.buffer = rest.slice(CLOSE.length);
+    if (rest.startsWith(close)) {
+      this.buffer = rest.slice(close.length);
       this.closing = false;
       this.gap = '';
-    } else if (!CLOSE.startsWith(rest)) this.closing = false;
+    } else if (!close.startsWith(rest)) this.closing = false;
   }
 }
