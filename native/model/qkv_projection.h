@@ -69,7 +69,7 @@ class QkvProjection {
 // side (rope_pairs), which are laid apart, or latent attention.
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name);
-// That of a layer of linear attention: columns as model/gated_delta_net.h and mamba2.h say.
+// That of a layer of linear attention, with the columns that its kind says (model/linear_attention.h).
 std::unique_ptr<QkvProjection> linear_attention_projection(const ParameterStore& store,
                                                            const ModelConfig& config,
                                                            const std::string& name);

@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-// As LFM2 has it (Liquid AI 2025, arXiv:2511.23404, section 2.1). Columns of the input projection: [b, c, x]
+// As LFM2 has it (Liquid AI 2025, arXiv:2511.23404). Columns of the input projection: [b, c, x]
 // of C channels each; then
 //   y = convolution of the last rows of b x
 //   out = c y

@@ -1,7 +1,7 @@
 import { invalid } from './hf_decoder';
 
 /** Rows that a causal convolution may have as inputs (native/kernels/cpu/gated_delta_kernels.h). */
-export const MOST_CONV_WIDTH = 4;
+const MOST_CONV_WIDTH = 4;
 
 /** @throws TroupeError INVALID_MODEL naming the key */
 export function checkConvWidth(key: string, width: number, where: string): void {
