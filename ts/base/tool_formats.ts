@@ -12,6 +12,7 @@ export const TOOL_FAMILIES = [
   'llama3',
   'mistral',
   'lfm2',
+  'olmo3',
   'gpt-oss',
 ] as const;
 export type ToolFamilyName = (typeof TOOL_FAMILIES)[number];

@@ -44,6 +44,11 @@ const deepseek = (call: string): string[] => [
   ],
 ];
 
+const PYTHONIC = [
+  ...['f(', 'f()', 'f(a=1)', ')', 'a=', "'", "'''", '"b\\""', "f(a='it\\'s', b=[1, {\"c\": None}])"],
+  '{"name": "f", "arguments": {"a": 1}}',
+];
+
 /** What responses of a family are made of. */
 const PARTS: Record<ToolFamilyName, string[]> = {
   hermes: [
@@ -104,20 +109,18 @@ const PARTS: Record<ToolFamilyName, string[]> = {
       '<|tool_call_end|>',
       '<|tool_call_start|>[',
       ']<|tool_call_end|>',
-      'f(',
-      'f()',
-      'f(a=1)',
-      ')',
+      "<|tool_call_start|>[f(a='x'), time()]<|tool_call_end|>",
     ],
+    ...PYTHONIC,
+  ],
+  olmo3: [
     ...[
-      'a=',
-      "'",
-      "'''",
-      '"b\\""',
-      "f(a='it\\'s', b=[1, {\"c\": None}])",
-      '{"name": "f", "arguments": {"a": 1}}',
+      '<function_calls>',
+      '</function_calls>',
+      '<function_calls>f(a="x")\ntime()</function_calls>',
+      '\n</function_calls>',
     ],
-    "<|tool_call_start|>[f(a='x'), time()]<|tool_call_end|>",
+    ...PYTHONIC,
   ],
   'gpt-oss': [
     ...[

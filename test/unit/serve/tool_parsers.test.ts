@@ -92,6 +92,13 @@ const CASES: [Family, string, string, string, [string, unknown][]][] = [
     [time],
   ],
   [
+    'olmo3',
+    'calls on lines of their own',
+    'Hm.<function_calls>\nget_weather(city="Pa\\"ris}", days=[1, {"n": -2.5e3}])\ntime()\n</function_calls>',
+    'Hm.',
+    [weather, time],
+  ],
+  [
     'lfm2',
     'what is no call',
     '<|tool_call_start|>[f(1)]<|tool_call_end|> <|tool_call_start|>[f(a=b)]<|tool_call_end|> <|tool_call_start|>[]',
@@ -385,6 +392,7 @@ test('the family is that of the chat template', () => {
   expect(familyOf("{{ '[AVAILABLE_TOOLS]' }}")?.name).toBe('mistral');
   for (const tag of ['<|tool_call_start|>', '<|tool_list_start|>'])
     expect(familyOf(`{{ '${tag}' }}`)?.name).toBe('lfm2');
+  expect(familyOf("{{ '<function_calls>' }}")?.name).toBe('olmo3');
   expect(familyOf("<|start_header_id|>{{ 'ipython' }}")?.name).toBe('llama3');
   expect([familyOf('<|im_start|>'), familyOf(null)]).toEqual([null, null]);
 });

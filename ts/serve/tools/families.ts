@@ -5,7 +5,7 @@ import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, 
 import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
 import { MISTRAL_TAGS, MistralParser } from './mistral';
-import { LFM2_TAGS, PythonList } from './python_list';
+import { LFM2_TAGS, OLMO3_TAGS, PythonList } from './python_list';
 import { MINIMAX, SEED, sectionForm, type TaggedSection } from './section_forms';
 import { SectionedCallsParser } from './sectioned_calls';
 import { SeparatedBody, type SeparatedForm } from './separated_body';
@@ -13,7 +13,7 @@ import { DEEPSEEK_SEPARATOR, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, KIMI_SEPARATOR 
 import { tagArguments, type WrittenCall } from './tag_arguments';
 import { TagBody } from './tag_body';
 import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
-import { CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
+import { type CallTags, CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
 import type { ToolParser } from './tool_parser';
 
 /** A tool as the OpenAI API has it. */
@@ -222,19 +222,19 @@ const mistral: ToolFamily = {
   separator: null,
 };
 
-const lfm2: ToolFamily = {
-  name: 'lfm2',
-  tags: [LFM2_TAGS.open, LFM2_TAGS.close],
-  parser: () => new TaggedCallsParser((writer) => new PythonList(writer), null, LFM2_TAGS),
-  // Of the two ways in which the model writes calls, the one that has a schema.
+/** Calls as Python writes them between two tags. */
+const pythonic = (tags: CallTags, [begin, end]: readonly [string, string]): Omit<ToolFamily, 'name'> => ({
+  tags: [tags.open, tags.close],
+  parser: () => new TaggedCallsParser((writer) => new PythonList(writer, tags), null, tags),
+  // JSON, which has a schema, is read there, too.
   frame: (tool) => ({
-    begin: `${LFM2_TAGS.open}[{"name": ${JSON.stringify(tool)}, "arguments": `,
-    end: `}]${LFM2_TAGS.close}`,
+    begin: `${tags.open}${begin}{"name": ${JSON.stringify(tool)}, "arguments": `,
+    end: `}${end}${tags.close}`,
   }),
   content: jsonArguments,
   iterates: true,
   separator: null,
-};
+});
 
 const harmony: ToolFamily = {
   name: 'gpt-oss',
@@ -267,7 +267,8 @@ const FAMILIES: Readonly<Record<ToolFamilyName, ToolFamily>> = {
   kimi_k2: kimiK2,
   llama3,
   mistral,
-  lfm2,
+  lfm2: { name: 'lfm2', ...pythonic(LFM2_TAGS, ['[', ']']) },
+  olmo3: { name: 'olmo3', ...pythonic(OLMO3_TAGS, ['', '']) },
   'gpt-oss': harmony,
 };
 
@@ -287,7 +288,9 @@ export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate.includes(MINIMAX.open)) return FAMILIES.minimax_m2;
   if (chatTemplate.includes(SEED.open)) return FAMILIES.seed_oss;
   if (chatTemplate.includes(KIMI_K2.open)) return kimiK2;
-  if (chatTemplate.includes(LFM2_TAGS.open) || chatTemplate.includes('<|tool_list_start|>')) return lfm2;
+  if (chatTemplate.includes(LFM2_TAGS.open) || chatTemplate.includes('<|tool_list_start|>'))
+    return FAMILIES.lfm2;
+  if (chatTemplate.includes(OLMO3_TAGS.open)) return FAMILIES.olmo3;
   // Templates of DeepSeek-R1, and of what was distilled from it, write calls, but show no tools.
   if (chatTemplate.includes(DEEPSEEK_V31.open) && /\btools\b/.test(chatTemplate))
     return chatTemplate.includes('```json') ? deepseekV3 : deepseekV31;

@@ -1,4 +1,4 @@
-// LFM2: a list of calls as Python writes them, [name(key="value"), …], or as JSON, [{"name": …, "arguments": {…}}, …].
+// LFM2 and OLMo 3: calls as Python writes them, [name(key="value"), …] or on lines of their own, or as JSON, [{"name": …, "arguments": {…}}, …].
 import { BodyParser } from './body_parser';
 import type { CallWriter } from './call_writer';
 import { pythonArguments } from './python_literals';
@@ -6,6 +6,7 @@ import type { CallBody, CallTags } from './tagged_calls';
 import type { ToolCallDelta } from './tool_parser';
 
 export const LFM2_TAGS: CallTags = { open: '<|tool_call_start|>', close: '<|tool_call_end|>' };
+export const OLMO3_TAGS: CallTags = { open: '<function_calls>', close: '</function_calls>' };
 
 const NAME = /[\w.$-]|[^\0-\x7f]/;
 const LONGEST_NAME = 256;
@@ -111,7 +112,11 @@ export class PythonList implements CallBody {
   private python: PythonCall | null = null;
   private json: BodyParser | null = null;
 
-  constructor(private readonly writer: CallWriter) {}
+  /** `tags`: around the list. */
+  constructor(
+    private readonly writer: CallWriter,
+    private readonly tags: CallTags,
+  ) {}
 
   push(text: string, calls: ToolCallDelta[]): string {
     this.buffer += text;
@@ -183,8 +188,8 @@ export class PythonList implements CallBody {
 
   /** Whether one of the tags around the list stands there; begun: it may. */
   private tagAt(at: number): boolean | 'begun' {
-    const here = this.buffer.slice(at, at + LFM2_TAGS.open.length);
-    const tags = [LFM2_TAGS.open, LFM2_TAGS.close];
+    const tags = [this.tags.open, this.tags.close];
+    const here = this.buffer.slice(at, at + Math.max(...tags.map(({ length }) => length)));
     if (tags.some((tag) => here.startsWith(tag))) return true;
     return tags.some((tag) => tag.startsWith(here)) ? 'begun' : false;
   }

@@ -1,4 +1,4 @@
-// Hermes, Qwen, GLM and LFM2: calls between two tags, any number of times, among text; what is between the tags, a body reads.
+// Hermes, Qwen, GLM, LFM2 and OLMo 3: calls between two tags, any number of times, among text; what is between the tags, a body reads.
 import { heldBack } from '../text/stop_texts';
 import { CallWriter } from './call_writer';
 import type { ParsedText, ToolCallDelta, ToolParser } from './tool_parser';
