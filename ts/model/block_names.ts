@@ -31,9 +31,11 @@ function latentMapping(
   map.tensor(`${hf}.kv_b_proj.weight`, `${own}.kv_b.weight`, c.numHeads * (stillDim + valueDim), keyRank);
 }
 
+export const hasLfm2Names = (c: NativeModelConfig): boolean => c.family === 'lfm2' || c.family === 'lfm2_moe';
+
 /** What families call norms of queries and keys, and the output projection. */
 const attentionNames = (c: NativeModelConfig): { qNorm: string; kNorm: string; out: string } =>
-  c.family === 'lfm2' || c.family === 'lfm2_moe'
+  hasLfm2Names(c)
     ? { qNorm: 'q_layernorm', kNorm: 'k_layernorm', out: 'out_proj' }
     : { qNorm: 'q_norm', kNorm: 'k_norm', out: 'o_proj' };
 
@@ -70,7 +72,7 @@ export function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: 
 
 /** What families call the matrices of an MLP. */
 const mlpNames = (c: NativeModelConfig): readonly [gate: string, up: string, down: string] =>
-  c.family === 'lfm2' || c.family === 'lfm2_moe' ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
+  hasLfm2Names(c) ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
 
 export function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const [gate, up, down] = mlpNames(c);

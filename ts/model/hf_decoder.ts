@@ -102,6 +102,26 @@ export function activation(name: string, key: string, where: string): NativeMode
 export const everyLayer = (c: { num_hidden_layers: number }, window: number | null): number[] =>
   new Array(c.num_hidden_layers).fill(window ?? 0);
 
+/** What each layer's entry of layer_types means. @throws TroupeError INVALID_MODEL naming the key */
+export function typedLayers<T>(
+  types: readonly string[],
+  layers: number,
+  meanings: ReadonlyMap<string, T>,
+  where: string,
+): T[] {
+  if (types.length !== layers)
+    throw invalid(where, `layer_types has ${types.length} entries but the model has ${layers} layers`);
+  return types.map((type, i) => {
+    const meaning = meanings.get(type);
+    if (meaning === undefined)
+      throw invalid(
+        where,
+        `layer_types[${i}] ${show(type)} is not supported; supported: ${[...meanings.keys()].join(', ')}`,
+      );
+    return meaning;
+  });
+}
+
 export function typedWindows(
   types: string[],
   layers: number,

@@ -2,7 +2,7 @@
 import { show } from '../base/text';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 import { checkConvWidth } from './conv_width';
-import { activation, invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { activation, invalid, type Raw, rmsDecoder, typedLayers } from './hf_decoder';
 import { qwenExperts } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
@@ -104,6 +104,11 @@ export function deltaHeads(
   };
 }
 
+const LINEAR = new Map([
+  ['linear_attention', true],
+  ['full_attention', false],
+]);
+
 /** Which layers have it. */
 export function linearLayersOf(
   c: Pick<GatedDelta, 'layer_types' | 'num_hidden_layers' | 'full_attention_interval'>,
@@ -114,17 +119,5 @@ export function linearLayersOf(
     Array.from({ length: c.num_hidden_layers }, (_, i) =>
       (i + 1) % c.full_attention_interval === 0 ? 'full_attention' : 'linear_attention',
     );
-  if (types.length !== c.num_hidden_layers)
-    throw invalid(
-      where,
-      `layer_types has ${types.length} entries but the model has ${c.num_hidden_layers} layers`,
-    );
-  return types.map((type, i) => {
-    if (type !== 'linear_attention' && type !== 'full_attention')
-      throw invalid(
-        where,
-        `layer_types[${i}] ${show(type)} is not supported; supported: linear_attention, full_attention`,
-      );
-    return type === 'linear_attention';
-  });
+  return typedLayers(types, c.num_hidden_layers, LINEAR, where);
 }

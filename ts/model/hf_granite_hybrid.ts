@@ -2,7 +2,7 @@
 import { show } from '../base/text';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 import { checkConvWidth } from './conv_width';
-import { invalid, isObject, type Raw, rmsDecoder } from './hf_decoder';
+import { invalid, isObject, type Raw, rmsDecoder, typedLayers } from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
 import { MOST_KEY_DIM } from './hf_gated_delta';
 import { graniteFactors } from './hf_granite';
@@ -10,12 +10,12 @@ import type { FamilyConfig } from './hf_schema';
 
 type Hybrid = FamilyConfig<'granitemoehybrid'>;
 
-const TYPES: Readonly<Record<string, boolean>> = {
-  linear_attention: true,
-  mamba: true,
-  full_attention: false,
-  attention: false,
-};
+const TYPES = new Map([
+  ['linear_attention', true],
+  ['mamba', true],
+  ['full_attention', false],
+  ['attention', false],
+]);
 
 /** As GraniteMoeHybridForCausalLM of transformers. */
 export function graniteHybrid(c: Hybrid, raw: Raw, where: string): NativeModelConfig {
@@ -52,20 +52,7 @@ export function graniteHybrid(c: Hybrid, raw: Raw, where: string): NativeModelCo
 
 function layersOf(c: Hybrid, where: string): boolean[] {
   const types = c.layer_types ?? new Array<string>(c.num_hidden_layers).fill('linear_attention');
-  if (types.length !== c.num_hidden_layers)
-    throw invalid(
-      where,
-      `layer_types has ${types.length} entries but the model has ${c.num_hidden_layers} layers`,
-    );
-  return types.map((type, i) => {
-    const linear = Object.hasOwn(TYPES, type) ? TYPES[type] : undefined;
-    if (linear === undefined)
-      throw invalid(
-        where,
-        `layer_types[${i}] ${show(type)} is not supported; supported: ${Object.keys(TYPES).join(', ')}`,
-      );
-    return linear;
-  });
+  return typedLayers(types, c.num_hidden_layers, TYPES, where);
 }
 
 function mamba(c: Hybrid, raw: Raw, where: string): NativeLinearConfig {

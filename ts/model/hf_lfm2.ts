@@ -1,14 +1,18 @@
 // What config.json says of LFM2: layers of a short convolution or of attention with norms of queries and keys.
-import { show } from '../base/text';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 import { checkConvWidth } from './conv_width';
-import { invalid, type Raw, rmsDecoder } from './hf_decoder';
+import { invalid, type Raw, rmsDecoder, typedLayers } from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
 import type { FamilyConfig } from './hf_schema';
 
 type Lfm2 = FamilyConfig<'lfm2'>;
 type Lfm2Moe = FamilyConfig<'lfm2_moe'>;
 
+/** Which layers have one. */
+const CONVOLUTIONS = new Map([
+  ['conv', true],
+  ['full_attention', false],
+]);
 /** What is added to the sum of the chosen scores before they are divided by it. */
 const NORMALIZER_EPS = 1e-6;
 
@@ -65,7 +69,7 @@ function hybrid(
     rms_norm_eps: c.norm_eps,
     tie_word_embeddings: c.tie_embedding ?? c.tie_word_embeddings,
   };
-  const linearLayers = convolutions(c, types, where);
+  const linearLayers = typedLayers(types, c.num_hidden_layers, CONVOLUTIONS, where);
   const linear = linearLayers.includes(true);
   return {
     ...rmsDecoder(family, decoder, raw, where, { defaultTheta: 1e6 }),
@@ -73,21 +77,6 @@ function hybrid(
     linear: linear ? convolution(c, where) : null,
     linearLayers: linear ? linearLayers : [],
   };
-}
-
-/** Which layers have one. */
-function convolutions(c: Lfm2 | Lfm2Moe, types: readonly string[], where: string): boolean[] {
-  const layers = c.num_hidden_layers;
-  if (types.length !== layers)
-    throw invalid(where, `layer_types has ${types.length} entries but the model has ${layers} layers`);
-  return types.map((type, i) => {
-    if (type !== 'conv' && type !== 'full_attention')
-      throw invalid(
-        where,
-        `layer_types[${i}] ${show(type)} is not supported; supported: conv, full_attention`,
-      );
-    return type === 'conv';
-  });
 }
 
 /** Each channel is a head of one number. */

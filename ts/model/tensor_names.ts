@@ -1,5 +1,5 @@
 import type { NativeModelConfig } from '../native/bridge';
-import { attentionMapping, hasGlm4Names, mlpMapping } from './block_names';
+import { attentionMapping, hasGlm4Names, hasLfm2Names, mlpMapping } from './block_names';
 import { deltaMapping } from './delta_names';
 import {
   type ExpertFiles,
@@ -39,7 +39,7 @@ export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = 
   const map = new MappingBuilder();
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else if (config.family === 'nemotron_h') nemotronMapping(config, map);
-  else if (config.family === 'lfm2' || config.family === 'lfm2_moe') lfm2Mapping(config, map);
+  else if (hasLfm2Names(config)) lfm2Mapping(config, map);
   else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
   furtherMapping(config, map, stored);
