@@ -21,6 +21,7 @@ const EXAMPLES = {
   gemma: 'Gemma, CodeGemma',
   gemma2: 'Gemma 2',
   gemma3_text: 'Gemma 3: 270M, 1B, the text part of the others',
+  gemma4_text: 'Gemma 4: the text part of 31B, 26B-A4B, E2B, E4B ([its layers](#gemma-4))',
   smollm3: 'SmolLM3',
   granite: 'Granite 3.0, 3.1, 3.2, 3.3: 2B, 8B',
   granitemoe: 'Granite 3.0, 3.1: 1B-A400M, 3B-A800M; PowerMoE-3B',

@@ -72,6 +72,8 @@ ModelConfig read_model(const Field& dto) {
   model.post_norms = dto["postNorms"].boolean();
   model.qk_norm = dto["qkNorm"].boolean();
   model.whole_qk_norm = dto["wholeQkNorm"].boolean();
+  model.value_norm = dto["valueNorm"].boolean();
+  model.layer_scale = dto["layerScale"].boolean();
   model.attention_scale = dto["attentionScale"].number();
   model.attention_softcap = dto["attentionSoftcap"].number();
   model.final_softcap = dto["finalSoftcap"].number();
@@ -93,6 +95,12 @@ ModelConfig read_model(const Field& dto) {
   model.second_rope_layers = dto["secondRopeLayers"].booleans();
   model.second_rope_inv_freq = read_float64s(dto["secondRopeInvFreq"]);
   model.second_rope_attention_factor = dto["secondRopeAttentionFactor"].number();
+  if (const Field heads = dto["secondHeads"]; !heads.is_null())
+    model.second_heads = HeadShape{heads["numKvHeads"].integer(), heads["headDim"].integer()};
+  model.values_from_keys = dto["valuesFromKeys"].boolean();
+  model.shared_kv_layers = dto["sharedKvLayers"].integer();
+  model.shared_mlp_size = dto["sharedMlpSize"].integer();
+  model.per_layer_size = dto["perLayerSize"].integer();
   model.embedding_scale = dto["embeddingScale"].number();
   model.tied_embeddings = dto["tiedEmbeddings"].boolean();
   model.value_bias = dto["valueBias"].boolean();
@@ -119,7 +127,8 @@ ModelConfig read_model(const Field& dto) {
         moe["groupBest"].integer(),
         moe["wideLogits"].boolean(),
         moe["latentSize"].integer(),
-        moe["normalizerEps"].number()};
+        moe["normalizerEps"].number(),
+        moe["besideMlp"].boolean()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   if (const Field linear = dto["linear"]; !linear.is_null()) {

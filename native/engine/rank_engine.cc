@@ -53,6 +53,13 @@ const EngineOptions& checked(const EngineOptions& options) {
           " key heads of the linear attention (of Mamba 2 its groups), which ranks that share rows share, "
           "too, got ",
           dims.tp, " x ", dims.cp, " x ", options.ulysses);
+  require(
+      options.pipeline.stages * options.pipeline.chunks == 1 ||
+          (options.model.shared_kv_layers == 0 && options.model.per_layer_size == 0),
+      ErrorCode::kInvalidArgument,
+      "[pipeline] layers of this model take keys of earlier ones (shared_kv_layers), or numbers of a row's "
+      "token (per_layer_size): expected all layers on one rank (pp 1), got ",
+      options.pipeline.stages, " stages of ", options.pipeline.chunks, " parts");
   if (options.model.vision) {
     // The tower is in the first part, and what it adds goes no further.
     const int64_t first = pipeline_parts(options.model.num_layers, options.pipeline).front().layers();

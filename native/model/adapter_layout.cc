@@ -22,7 +22,7 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
     const bool linear = has(".attn.") || has(".delta.in.") || has(".delta.out.") || has(".mamba.in.") ||
                         has(".mamba.out.") || has(".short_conv.in.") || has(".short_conv.out.") ||
-                        has(".mlp.") || has(".moe.shared.") || has(".moe.latent.");
+                        has(".mlp.") || has(".moe.shared.") || has(".moe.latent.") || has(".token.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;
@@ -37,8 +37,9 @@ struct AdapterParts {
 AdapterParts adapter_parts(const AdapterSite& site, const Placement& weight, int64_t rank,
                            const DecoderPart& part) {
   const std::vector<int64_t> a_shape{rank, weight.shape[1]}, b_shape{site.rows, rank};
-  const auto everywhere = [&](const std::vector<int64_t>& shape) {
-    return place(shape, 0, {{shape[0], shape[0], 0, part.tp, part.tp_rank, part.tp > 1}});
+  // summed: ranks that all have it find parts of its gradient.
+  const auto everywhere = [&](const std::vector<int64_t>& shape, bool summed = true) {
+    return place(shape, 0, {{shape[0], shape[0], 0, part.tp, part.tp_rank, summed && part.tp > 1}});
   };
   if (part.whole()) return {site.row, everywhere(a_shape), everywhere(b_shape)};
   // x A^T is a sum over the ranks, and so is what B makes of it.
@@ -59,7 +60,9 @@ AdapterParts adapter_parts(const AdapterSite& site, const Placement& weight, int
       ": tensor parallelism cuts q, k, v, gate and up each by itself, and expects adapters on whole ones of "
       "them, got rows ",
       site.row, " to ", site.row + site.rows, " of ", site.param);
-  return {first, everywhere(a_shape), place(b_shape, 0, std::move(covered))};
+  // Of a weight that all ranks have, and use alike, they find the same gradient.
+  const bool alike = covered.front().copies == part.tp && !covered.front().summed;
+  return {first, everywhere(a_shape, !alike), place(b_shape, 0, std::move(covered))};
 }
 
 }  // namespace

@@ -21,16 +21,20 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
       name_(whole.prefix + "layers." + std::to_string(layer) + " attention"),
       mlp_name_(whole.prefix + "layers." + std::to_string(layer) + " mlp"),
       second_rope_(whole.has_second_rope(layer)),
+      takes_keys_(whole.shares_keys(layer)),
+      gives_keys_(whole.gives_keys(layer)),
       residual_scale_(whole.residual_scale),
       activation_(whole.activation),
       gated_(whole.gated_mlp),
       has_mlp_(whole.has_mlp(layer)) {
-  const ModelConfig config = own_heads(whole, part);
+  const ModelConfig config = own_heads(whole, part).at_layer(layer);
   attention_ = {config.num_heads,       config.num_kv_heads,      config.head_dim,
                 config.attention_scale, config.attention_softcap, config.sliding_window(layer)};
-  if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
-  rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
-             config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
+  if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.heads(layer).num_kv_heads;
+  rotary_ = {config.num_heads,       takes_keys_ ? 0 : config.num_kv_heads,
+             config.head_dim,        config.rotary_dim(layer),
+             config.qk_norm,         config.norm_eps,
+             config.norm_unit_offset};
   // The key turns as one more query does; behind it there is no value.
   if (config.latent)
     latent_rotary_ = {config.num_heads + 1, 0, config.latent->row_dim(), config.latent->rotary_dim};
@@ -54,12 +58,17 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   }
   if (rotary_.qk_norm) {
     const Parameter& q = store.at(prefix + "attn.q_norm.weight");
-    const Parameter& k = store.at(prefix + "attn.k_norm.weight");
+    const Parameter* k = store.find(prefix + "attn.k_norm.weight");
     q_norm_ = q.compute;
-    k_norm_ = k.compute;
+    k_norm_ = k != nullptr ? k->compute : q.compute;  // that of no key
     q_norm_grad_ = q.grad;
-    k_norm_grad_ = k.grad;
+    if (k != nullptr) k_norm_grad_ = k->grad;
   }
+  if (config.value_norm && !takes_keys_)
+    value_norm_ = std::make_unique<ValueNorm>(config.norm_eps, config.q_size() + config.kv_size(),
+                                              config.num_kv_heads, config.head_dim, q_norm_.options());
+  if (config.layer_scale) scale_ = store.at(prefix + "scale").compute;
+  if (config.per_layer_size > 0) token_gate_ = std::make_unique<TokenGate>(store, config, prefix + "token");
   if (config.whole_qk_norm && !linear_)
     whole_qk_norm_ = std::make_unique<WholeQkNorm>(store, config, part, prefix + "attn");
   if (config.attention_sinks && !linear_) {
@@ -74,10 +83,12 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
     top_k_ = whole.moe->top_k;
     first_choice_ = whole.moe_layers_before(layer) * top_k_;
-  } else {
-    mlp_in_ = Linear(store, prefix + "mlp.in");
-    mlp_out_ = Linear(store, prefix + "mlp.out");
+    if (!whole.moe->beside_mlp) return;
+    mlp_out_norm_ = Norm(store, config, prefix + "mlp_out_norm");
+    moe_out_norm_ = Norm(store, config, prefix + "moe.out_norm");
   }
+  mlp_in_ = Linear(store, prefix + "mlp.in");
+  mlp_out_ = Linear(store, prefix + "mlp.out");
 }
 
 MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
@@ -93,27 +104,29 @@ void Block::enable_adapters(bool enabled) {
   for (Linear* linear : {&attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
   qkv_->enable_adapters(enabled);
   if (moe_) moe_->enable_adapters(enabled);
+  if (token_gate_) token_gate_->enable_adapters(enabled);
 }
 
 Block::OutputWeights Block::pack_output(bool last) const {
   OutputWeights weights;
   if (last || has_mlp_) weights.attn_out = attn_out_.pack_forward();
-  if (!moe_ && has_mlp_) {
+  if (has_dense()) {
     weights.mlp_in = mlp_in_.pack_forward();
     if (last) weights.mlp_out = mlp_out_.pack_forward();
   }
+  if (token_gate_ && last) weights.token = token_gate_->pack();
   return weights;
 }
 
 Block::PackedWeights Block::pack(ops::Quantization quantization, bool latents) const {
   PackedWeights weights{qkv_->pack_forward(quantization, latents),
-                        {attn_out_.pack_forward(quantization), {}, {}, {}}};
-  if (moe_) {
-    weights.output.experts = moe_->pack();
-  } else if (has_mlp_) {
+                        {attn_out_.pack_forward(quantization), {}, {}, {}, {}}};
+  if (moe_) weights.output.experts = moe_->pack();
+  if (has_dense()) {
     weights.output.mlp_in = mlp_in_.pack_forward(quantization);
     weights.output.mlp_out = mlp_out_.pack_forward(quantization);
   }
+  if (token_gate_) weights.output.token = token_gate_->pack(quantization);
   return weights;
 }
 
@@ -132,7 +145,7 @@ void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) c
     saved->mlp_proj = at::empty_like(x);
   }
   saved->mid = at::empty_like(x);
-  if (!moe_) saved->inner = at::empty({total, mlp_in_.out_features()}, x.options());
+  if (has_dense()) saved->inner = at::empty({total, mlp_in_.out_features()}, x.options());
 }
 
 // Multiplied and added apart: a sum in one operation may round once or twice, by where in a tile a number is.
@@ -151,7 +164,32 @@ void Block::scale_gradient(const at::Tensor& d_sum, const at::Tensor& to) const 
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                            const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
   const Range range("output_and_mlp");
+  residuals(x, attn, rows, out, saved, weights);
+  if (out.defined()) finish(out, rows, saved, weights);
+}
+
+void Block::finish(const at::Tensor& out, const RowContext& rows, BlockSaved* saved,
+                   const OutputWeights& weights) const {
+  if (token_gate_)
+    token_gate_->forward(out, own_inputs(rows.layer_inputs), rows.row_tile,
+                         saved != nullptr ? &saved->token : nullptr, weights.token);
+  if (scale_.defined()) at::Tensor(out).mul_(scale_);
+}
+
+at::Tensor Block::finish_backward(const at::Tensor& dy, const RowContext& rows,
+                                  const BlockSaved& saved) const {
+  if (!token_gate_ && !scale_.defined()) return dy;
+  const at::Tensor d = dy.clone();
+  if (scale_.defined()) at::Tensor(d).mul_(scale_);
+  if (token_gate_)
+    token_gate_->backward(d, own_inputs(rows.layer_input_gradient), rows.row_tile, saved.token);
+  return d;
+}
+
+void Block::residuals(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                      const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
   if (!has_mlp_) return output_alone(x, attn, rows, out, weights);
+  if (mlp_out_norm_.defined()) return output_beside(x, attn, rows, out, saved, weights);
   if (rows.exchange != nullptr) return exchange_output_and_mlp(x, attn, rows, out, saved, weights);
   const int64_t total = x.size(0), row_tile = rows.row_tile;
   const bool post = attn_post_norm_.defined();
@@ -223,14 +261,31 @@ void Block::recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& s
   saved.x = x;
   attention_inputs(x, rows, qkv, &saved, qkv_->pack_forward());
   const at::Tensor attn = attend(std::move(qkv), rows, &saved);
-  output_and_mlp(x, attn, rows, {}, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
+  // The token's gate keeps what the layer gives to it.
+  const at::Tensor out = token_gate_ ? at::empty_like(x) : at::Tensor();
+  output_and_mlp(x, attn, rows, out, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
 }
 
 at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const {
   const at::Tensor d_attn = at::empty_like(saved.attn);
-  const at::Tensor dx = backward_mlp(dy, rows, saved, d_attn);  // so far: by the attention residual
-  backward_attention_inputs(attend_backward(d_attn, rows, saved), rows, saved, dx);
+  const at::Tensor d_out = finish_backward(dy, rows, saved);
+  const at::Tensor dx = backward_mlp(d_out, rows, saved, d_attn);  // so far: by the attention residual
+  const at::Tensor dqkv = attend_backward(d_attn, rows, saved);
+  share_gradient(dqkv, rows);
+  backward_attention_inputs(dqkv, rows, saved, dx);
   return dx;
+}
+
+void Block::share_gradient(const at::Tensor& dqkv, const RowContext& rows) const {
+  if (!takes_keys_ && !gives_keys_) return;
+  at::Tensor& sum = shared_of(rows.shared_keys->gradient);
+  at::Tensor own = keys_of(dqkv);
+  if (takes_keys_) {
+    sum.defined() ? sum.add_(own) : sum = own.clone();
+    return;
+  }
+  if (sum.defined()) own.add_(sum);
+  sum.reset();
 }
 
 void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows,
@@ -251,6 +306,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
                                const at::Tensor& d_attn) const {
   const Range range("output_and_mlp backward");
   if (!has_mlp_) return backward_alone(dy, rows, saved, d_attn);
+  if (mlp_out_norm_.defined()) return backward_beside(dy, rows, saved, d_attn);
   if (rows.exchange != nullptr) return exchange_backward_mlp(dy, rows, saved, d_attn);
   const int64_t total = dy.size(0);
   const int64_t hidden = dy.size(1);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "model/linear_attention.h"
 #include "model/moe.h"
 #include "model/qkv_projection.h"
+#include "model/token_gate.h"
+#include "model/value_norm.h"
 #include "model/whole_qk_norm.h"
 
 namespace troupe {
@@ -30,6 +33,13 @@ struct RotaryTable {
 // (second_rope_layers).
 struct RotaryTables {
   RotaryTable first = {}, second = {};
+};
+
+// Keys and values that layers share with those behind them (ModelConfig::shared_kv_layers): of the layers
+// that are not second_rope_layers, and of those. T rows.
+struct SharedKeys {
+  std::array<at::Tensor, 2> of;        // [T, 2K*D] after norms and rotary
+  std::array<at::Tensor, 2> gradient;  // [T, 2K*D] summed over the layers that took them
 };
 
 // The rows of one micro-batch. T rows, of which the last may belong to no sequence.
@@ -55,6 +65,11 @@ struct RowContext {
   // Of a rollout that keeps latents: what the block's queries and values go through; null: its attention is
   // over heads.
   const LatentHeads* latents = nullptr;
+  // Null: no layer shares its keys.
+  std::shared_ptr<SharedKeys> shared_keys = {};
+  // [T', L*P] what the layers get of the rows' tokens (model/per_layer_embeddings.h), and the gradient by it,
+  // which each layer writes its own part of; undefined: nothing.
+  at::Tensor layer_inputs = {}, layer_input_gradient = {};
   const char* phase = "forward";
 };
 
@@ -66,6 +81,7 @@ struct BlockSaved {
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
   QkvSaved projection;
   at::Tensor qkv_pre, qk_rstd;  // before q/k norm; undefined without it
+  at::Tensor v_rstd;            // [T, K] of the values' norm; undefined without it
   at::Tensor qk_squares;        // [2, T] of the norms over all heads, in the place of qk_rstd
   // What attention took (after rotary) and gave; [Q, T]. Of linear attention the same without lse: [T,
   // P], and what its backward pass takes.
@@ -76,6 +92,9 @@ struct BlockSaved {
   at::Tensor mid;                  // [T, H] after the attention residual
   at::Tensor inner;                // [T, 2I or I] input of the activation; undefined for MoE
   MoeSaved moe;
+  at::Tensor mlp_out, moe_out;  // of an MLP and experts side by side: inputs of the norms behind each
+  NormStats mlp_out_norm, moe_out_norm;
+  TokenGateSaved token;
 };
 
 // One decoder layer: attention and an MLP, or attention alone. A row passes through it in fixed-size tiles
@@ -92,6 +111,7 @@ class Block {
   struct OutputWeights {
     Linear::Packed attn_out, mlp_in, mlp_out;
     MoeMlp::Packed experts;
+    TokenGate::Packed token;
   };
   // attn [n, Q*V]. out undefined: ends when all that `saved` keeps has been computed, for recompute().
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
@@ -155,12 +175,18 @@ class Block {
   at::Tensor attend_linearly(at::Tensor mixed, const RowContext& rows, BlockSaved* saved) const;
   at::Tensor attend_linearly_backward(const at::Tensor& d_attn, const RowContext& rows,
                                       const BlockSaved& saved) const;
+  bool has_dense() const { return mlp_in_.weight.defined(); }
   int64_t query_columns() const { return attention_.num_heads * attention_.head_dim; }
   int64_t head_columns() const { return query_columns() + 2 * attention_.num_kv_heads * attention_.head_dim; }
-  // Queries, keys and values without gates.
+  // What goes through norms and rotary, and the values: queries, keys and values without gates, or queries
+  // where keys are those of another layer.
   at::Tensor heads_of(const at::Tensor& qkv) const {
-    return qkv.defined() ? qkv.narrow(1, 0, head_columns()) : qkv;
+    return qkv.defined() ? qkv.narrow(1, 0, takes_keys_ ? query_columns() : head_columns()) : qkv;
   }
+  at::Tensor keys_of(const at::Tensor& qkv) const {
+    return qkv.narrow(1, query_columns(), head_columns() - query_columns());
+  }
+  at::Tensor& shared_of(std::array<at::Tensor, 2>& kinds) const { return kinds[second_rope_ ? 1 : 0]; }
   // Gradients of gates and of what they multiplied, side by side, from that of the product.
   at::Tensor gate_heads_backward(const at::Tensor& d_attn, int64_t row_tile, const BlockSaved& saved) const;
   // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
@@ -176,6 +202,8 @@ class Block {
                           const at::Tensor& d_attn) const;
   void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                  const at::Tensor& dx) const;
+  void own_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
+                            BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const;
   // The same with collectives between (block_exchange.cc).
   void exchange_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                                  BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const;
@@ -209,6 +237,30 @@ class Block {
                                 const at::Tensor& products) const;
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
   void finish_qk_norms(const at::Tensor& qk_parts) const;
+  // Of output_and_mlp() the two sums with what attention and the MLP add.
+  void residuals(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows, const at::Tensor& out,
+                 BlockSaved* saved, const OutputWeights& weights) const;
+  // What a layer does at its very end, in place on out [n, H]: its token's gate and its scale.
+  void finish(const at::Tensor& out, const RowContext& rows, BlockSaved* saved,
+              const OutputWeights& weights) const;
+  // The gradient by the input of finish() from that by its output: dy itself where finish() does nothing.
+  at::Tensor finish_backward(const at::Tensor& dy, const RowContext& rows, const BlockSaved& saved) const;
+  // The layer's part of what all layers have side by side.
+  at::Tensor own_inputs(const at::Tensor& of_layers) const {
+    return of_layers.narrow(1, layer_ * token_gate_->size(), token_gate_->size());
+  }
+  // Where keys are shared: takes their gradient out of dqkv, or adds those of other layers to it.
+  void share_gradient(const at::Tensor& dqkv, const RowContext& rows) const;
+  // x + post norm(W_out attn), of a layer with post norms [T', H].
+  at::Tensor attention_residual(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                                BlockSaved& saved, const OutputWeights& weights) const;
+  at::Tensor attention_residual_backward(const at::Tensor& d_mid, const RowContext& rows,
+                                         const BlockSaved& saved, const at::Tensor& d_attn) const;
+  // An MLP and experts side by side (block_beside.cc).
+  void output_beside(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                     const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const;
+  at::Tensor backward_beside(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
+                             const at::Tensor& d_attn) const;
   // The same two passes of a layer without an MLP (block_bare.cc).
   void output_alone(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                     const at::Tensor& out, const OutputWeights& weights) const;
@@ -228,13 +280,14 @@ class Block {
   std::string name_, mlp_name_;  // for collectives
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_, latent_rotary_;  // the second: over latents
-  bool second_rope_;
+  bool second_rope_, takes_keys_, gives_keys_;
   double residual_scale_;
   Activation activation_;
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
   std::unique_ptr<WholeQkNorm> whole_qk_norm_;
+  std::unique_ptr<ValueNorm> value_norm_;
   at::Tensor sinks_grad_;
   std::unique_ptr<QkvProjection> qkv_;
   std::unique_ptr<LinearAttention> linear_;
@@ -243,6 +296,9 @@ class Block {
   bool has_mlp_;
   Linear attn_out_, mlp_in_, mlp_out_;
   std::unique_ptr<MoeMlp> moe_;
+  Norm mlp_out_norm_, moe_out_norm_;  // behind an MLP and experts side by side
+  std::unique_ptr<TokenGate> token_gate_;
+  at::Tensor scale_;                      // [1] float32; undefined: none
   int64_t top_k_ = 0, first_choice_ = 0;  // of its choices among those of all layers
 };
 

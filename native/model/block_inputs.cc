@@ -32,6 +32,7 @@ NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSa
     saved->qkv_pre = at::empty_like(qkv);
     saved->qk_squares = qk_sums(qkv);
   }
+  if (value_norm_) saved->v_rstd = value_norm_->make_rstd(qkv.size(0));
   return saved->attn_norm = NormStats::make(attn_norm_, x.size(0));
 }
 
@@ -55,6 +56,9 @@ void Block::turn_tile(const RowContext& rows, int64_t begin, int64_t end, const 
   if (linear_) return;
   const at::Tensor out = rows_of(qkv, begin, end);
   if (whole_qk_norm_) whole_qk_norm_->forward(out, columns_of(squares, begin, end));
+  if (value_norm_)
+    value_norm_->forward(out, saved != nullptr ? rows_of(saved->v_rstd, begin, end) : at::Tensor());
+  if (takes_keys_) keys_of(out).copy_(rows_of(shared_of(rows.shared_keys->of), begin, end));
   const bool latents = rows.latents != nullptr;
   ops::qk_norm_rotary_forward(latents ? latent_rotary_ : rotary_, latents ? out : heads_of(out),
                               rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
@@ -64,7 +68,17 @@ void Block::turn_tile(const RowContext& rows, int64_t begin, int64_t end, const 
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                              BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
   const Range range("attention_inputs");
-  if (rows.exchange != nullptr) return exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
+  if (rows.exchange != nullptr) {
+    exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
+  } else {
+    own_attention_inputs(x, rows, qkv, saved, qkv_weight);
+  }
+  // A copy also of one row: the caller may use qkv for the next layer.
+  if (gives_keys_) shared_of(rows.shared_keys->of) = keys_of(qkv).clone(at::MemoryFormat::Contiguous);
+}
+
+void Block::own_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
+                                 BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
   const NormStats stats = save_inputs(x, qkv, saved);
   const at::Tensor squares = saved != nullptr ? saved->qk_squares : qk_sums(qkv);
   for_each_row_tile(
@@ -98,6 +112,9 @@ void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows,
                                heads_of(rows_of(saved.qkv_pre, begin, end)),
                                rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
                                k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));
+  if (value_norm_)
+    value_norm_->backward(rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
+                          rows_of(saved.v_rstd, begin, end));
   if (whole_qk_norm_)
     whole_qk_norm_->products(rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
                              columns_of(products, begin, end));
@@ -116,7 +133,7 @@ void Block::finish_qk_norms(const at::Tensor& qk_parts) const {
   if (whole_qk_norm_) return whole_qk_norm_->accumulate(qk_parts.sum(0));
   if (!q_norm_grad_.defined()) return;
   q_norm_grad_.add_(qk_parts[0].sum(0));
-  k_norm_grad_.add_(qk_parts[1].sum(0));
+  if (k_norm_grad_.defined()) k_norm_grad_.add_(qk_parts[1].sum(0));
 }
 
 void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,

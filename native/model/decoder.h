@@ -19,10 +19,13 @@ namespace troupe {
 
 class LinearAttention;
 
-// Layers by what they keep of a sequence: keys and values, or a state.
+// Layers by what they keep of a sequence: keys and values, of the first or of second heads
+// (ModelConfig::second_heads), or a state.
 struct MixerLayers {
-  int64_t attention = 0, linear = 0;
+  int64_t attention = 0, second = 0, linear = 0;
 };
+// Of these layers of a model; those that share keys keep nothing.
+MixerLayers mixer_layers(const ModelConfig& config, const std::vector<int64_t>& layers);
 
 class Decoder {
  public:
@@ -41,8 +44,9 @@ class Decoder {
   }
   // The most of each kind that any rank of the pipeline has. predicts: with the layer for further tokens.
   virtual MixerLayers most_layers(bool predicts) const {
-    const int64_t linear = config().linear_layers_of_all();
-    return {config().num_layers - linear + (predicts ? 1 : 0), linear};
+    MixerLayers all = mixer_layers(config(), own_layers());
+    if (predicts) ++all.attention;
+    return all;
   }
   // Called before every layer of the decoder, whichever rank computes it: moves x [n, H] from the rank of the
   // layer before to that of this one, where they differ.
@@ -66,6 +70,9 @@ class Decoder {
     fail(ErrorCode::kInternal, "[rollout] this decoder reads no images");
   }
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
+  // What the layers get of these tokens beside x as embed() has made it (model/per_layer_embeddings.h), a row
+  // for each of x; undefined: nothing.
+  virtual at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x) { return {}; }
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v, then gates where the
   // model has them (ModelConfig::mixer_inputs); over latents [n, (Q+1)*D], q and k; in a layer of
   // linear attention what that takes.
@@ -80,9 +87,10 @@ class Decoder {
   virtual at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const {
     return attn;
   }
-  // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D], gated; out [n, H] may alias x.
+  // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D], gated; inputs: the rows of
+  // layer_inputs(); out [n, H] may alias x.
   virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
-                            const at::Tensor& out) = 0;
+                            const at::Tensor& inputs, const at::Tensor& out) = 0;
   // From here on block_output() writes which experts a row goes to: rows [n, width] (batch/routed_experts.h),
   // of its own layers alone; undefined: nowhere.
   virtual void record_experts(const at::Tensor& rows) {}

@@ -2,6 +2,7 @@
 #include "model/decoder_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/cpu/gated_delta_kernels.h"
@@ -22,6 +23,12 @@ class DecoderLayout {
     add_matrix("embed.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     if (c_.positions == PositionKind::kLearned) {
       add_matrix("pos_embed.weight", c_.max_positions, c_.hidden_size, everywhere(part_.sequence_parallel));
+    }
+    if (const int64_t size = c_.num_layers * c_.per_layer_size; size > 0) {
+      group({.name = "per_layer", .trainable = !frozen_, .before_layers = true});
+      add_matrix("per_layer.embed.weight", c_.vocab_size, size, rows({even(c_.vocab_size)}));
+      add_weight("per_layer.in", size, c_.hidden_size, everywhere(part_.sequence_parallel));
+      add_scale("per_layer.norm.weight", c_.per_layer_size, part_.sequence_parallel);
     }
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) add_layer(layer);
     group({.name = "head", .trainable = !frozen_});
@@ -54,10 +61,10 @@ class DecoderLayout {
     for (const int64_t size : sizes) blocks.push_back(even(size));
     return blocks;
   }
-  // Heads of k or of v.
-  CutBlock key_heads() const {
-    const int64_t copies = part_.key_copies(c_), rank = part_.tp_rank;
-    return {c_.kv_size(), c_.kv_size() * copies / part_.tp, rank / copies, copies, rank % copies, copies > 1};
+  // Heads of k or of v, of a model that a layer sees.
+  CutBlock key_heads(const ModelConfig& c) const {
+    const int64_t copies = part_.key_copies(c), rank = part_.tp_rank;
+    return {c.kv_size(), c.kv_size() * copies / part_.tp, rank / copies, copies, rank % copies, copies > 1};
   }
   std::vector<CutBlock> mlp_rows(int64_t size) const {
     if (c_.activation == Activation::kClampedSwiglu) {  // pairs stay together
@@ -139,26 +146,35 @@ class DecoderLayout {
     add_scale(prefix + "kv_norm.weight", latent.key_rank, true);
     add_weight(prefix + "kv_b", expanded, latent.key_rank, rows({even(expanded)}));
   }
-  void add_attention(const std::string& prefix) {
-    if (c_.latent) {
+  void add_attention(const std::string& prefix, int64_t layer) {
+    const ModelConfig c = c_.at_layer(layer);
+    const bool keys = !c.shares_keys(layer);
+    if (c.latent) {
       add_latent_projection(prefix);
     } else {
-      const int64_t queries = (c_.attention_gate ? 2 : 1) * c_.q_size();
-      add_linear(prefix + "qkv", queries + 2 * c_.kv_size(), c_.hidden_size, c_.qkv_bias,
-                 rows({even(queries), key_heads(), key_heads()}), {queries, c_.kv_size(), c_.kv_size()});
+      const int64_t queries = (c.attention_gate ? 2 : 1) * c.q_size();
+      std::vector<CutBlock> blocks{even(queries)};
+      std::vector<int64_t> matrices{queries};
+      for (int64_t part = 0; keys && part < (c.values_from_keys ? 1 : 2); ++part) {
+        blocks.push_back(key_heads(c));
+        matrices.push_back(c.kv_size());
+      }
+      const int64_t all = std::accumulate(matrices.begin(), matrices.end(), int64_t{0});
+      add_linear(prefix + "qkv", all, c.hidden_size, c.qkv_bias, rows(std::move(blocks)),
+                 std::move(matrices));
     }
-    if (c_.qk_norm) {  // of a rank's own heads
-      add_scale(prefix + "q_norm.weight", c_.head_dim, true);
-      add_scale(prefix + "k_norm.weight", c_.head_dim, true);
+    if (c.qk_norm) {  // of a rank's own heads
+      add_scale(prefix + "q_norm.weight", c.head_dim, true);
+      if (keys) add_scale(prefix + "k_norm.weight", c.head_dim, true);
     }
-    if (c_.whole_qk_norm) {
-      add(prefix + "q_norm.weight", {c_.q_size()}, identity(), rows({even(c_.q_size())}));
-      add(prefix + "k_norm.weight", {c_.kv_size()}, identity(), rows({key_heads()}));
+    if (c.whole_qk_norm) {
+      add(prefix + "q_norm.weight", {c.q_size()}, identity(), rows({even(c.q_size())}));
+      add(prefix + "k_norm.weight", {c.kv_size()}, identity(), rows({key_heads(c)}));
     }
-    if (c_.attention_sinks)
-      add(prefix + "sinks", {c_.num_heads}, InitialValue::kNormal, rows({even(c_.num_heads)}));
-    const int64_t values = c_.num_heads * c_.value_dim();
-    add_linear(prefix + "out", c_.hidden_size, values, c_.output_bias, columns({even(values)}));
+    if (c.attention_sinks)
+      add(prefix + "sinks", {c.num_heads}, InitialValue::kNormal, rows({even(c.num_heads)}));
+    const int64_t values = c.num_heads * c.value_dim();
+    add_linear(prefix + "out", c.hidden_size, values, c.output_bias, columns({even(values)}));
   }
   // Cut by key heads, each with its value heads.
   void add_delta_net(const std::string& prefix) {
@@ -281,22 +297,25 @@ class DecoderLayout {
     if (c_.is_linear_layer(layer)) {
       add_linear_attention(prefix + linear_attention_name(*c_.linear) + ".");
     } else {
-      add_attention(prefix + "attn.");
+      add_attention(prefix + "attn.", layer);
     }
     if (c_.has_post_norms(layer)) add_norm(prefix + "attn_post_norm", own_rows);
     if (!c_.has_mlp(layer)) return;
-    if (c_.has_input_norms(layer)) add_norm(prefix + "mlp_norm", own_rows);
+    const bool beside = c_.is_moe_layer(layer) && c_.moe->beside_mlp;
+    // Beside experts all ranks norm all rows, each for its own part of the MLP.
+    if (c_.has_input_norms(layer)) add_norm(prefix + "mlp_norm", own_rows || beside);
+    add_buffers(layer, name);
     if (c_.is_moe_layer(layer)) {
-      if (c_.moe->correction_bias) {
-        const size_t own = target_;
-        group({.name = name + ".buffers", .layer = layer, .trainable = !frozen_, .buffer = true});
-        add(prefix + "moe.router.correction_bias", {c_.moe->num_experts}, InitialValue::kZero,
-            everywhere(false));
-        target_ = own;
-      }
       // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
       add_linear(prefix + "moe.router", c_.moe->num_experts, c_.hidden_size, c_.moe->biases,
                  everywhere(true));
+      if (beside) {
+        add(prefix + "moe.router.scale", {c_.hidden_size}, InitialValue::kOne, everywhere(true));
+        add(prefix + "moe.router.expert_scale", {c_.moe->num_experts}, InitialValue::kOne, everywhere(true));
+        add_norm(prefix + "moe.in_norm", true);
+        add_norm(prefix + "moe.out_norm", own_rows);
+        add_norm(prefix + "mlp_out_norm", own_rows);
+      }
       if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
         // Its gate, too, is on all ranks.
         if (c_.moe->shared_gate) add_weight(prefix + "moe.shared.gate", 1, c_.hidden_size, everywhere(true));
@@ -324,13 +343,31 @@ class DecoderLayout {
         if (biases) add(experts + ".out.bias", {rows_of_experts}, InitialValue::kZero, everywhere(true));
       }
       target_ = own;
-    } else {
-      const int64_t size = c_.intermediate_size;
+    }
+    if (!c_.is_moe_layer(layer) || beside) {
+      const int64_t size = c_.mlp_size(layer);
       add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)),
                  mlp_matrices(size));
       add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
     }
     if (c_.has_post_norms(layer)) add_norm(prefix + "mlp_post_norm", own_rows);
+    if (const int64_t size = c_.per_layer_size; size > 0) {  // of a rank's own rows
+      add_weight(prefix + "token.in", size, c_.hidden_size, everywhere(own_rows));
+      add_weight(prefix + "token.out", c_.hidden_size, size, everywhere(own_rows));
+      add_norm(prefix + "token.norm", own_rows);
+    }
+  }
+  // What is loaded and not trained.
+  void add_buffers(int64_t layer, const std::string& name) {
+    const bool correction = c_.is_moe_layer(layer) && c_.moe->correction_bias;
+    if (!correction && !c_.layer_scale) return;
+    const size_t own = target_;
+    group({.name = name + ".buffers", .layer = layer, .trainable = !frozen_, .buffer = true});
+    if (correction)
+      add(name + ".moe.router.correction_bias", {c_.moe->num_experts}, InitialValue::kZero,
+          everywhere(false));
+    if (c_.layer_scale) add(name + ".scale", {1}, InitialValue::kOne, everywhere(false));
+    target_ = own;
   }
 
   void add_prediction_layers() {
@@ -359,41 +396,6 @@ class DecoderLayout {
 };
 
 }  // namespace
-
-void validate(const ModelConfig& c, const DecoderPart& part) {
-  const int64_t tp = part.tp;
-  require(tp >= 1 && part.tp_rank >= 0 && part.tp_rank < tp, ErrorCode::kInvalidArgument,
-          "[parallel] expected a tensor-parallel rank below tp, got rank ", part.tp_rank, " of ", tp);
-  require(part.ep >= 1 && part.ep_rank >= 0 && part.ep_rank < part.ep, ErrorCode::kInvalidArgument,
-          "[parallel] expected an expert-parallel rank below ep, got rank ", part.ep_rank, " of ", part.ep);
-  require(part.ep == 1 || (c.moe && c.moe->num_experts % part.ep == 0), ErrorCode::kInvalidArgument,
-          "[parallel] expected ep to divide the ", c.moe ? c.moe->num_experts : 0,
-          " experts of the model, got ep ", part.ep);
-  if (tp == 1) return;
-  require(c.num_heads % tp == 0, ErrorCode::kInvalidArgument, "[parallel] expected tp to divide the ",
-          c.num_heads, " attention heads of the model, got tp ", tp);
-  require(c.num_kv_heads % tp == 0 || tp % c.num_kv_heads == 0, ErrorCode::kInvalidArgument,
-          "[parallel] expected tp to divide the ", c.num_kv_heads,
-          " key heads of the model, or to be a multiple of them, got tp ", tp);
-  require(!c.linear || c.linear->key_heads % tp == 0, ErrorCode::kInvalidArgument,
-          "[parallel] expected tp to divide the ", c.linear ? c.linear->key_heads : 0,
-          " key heads of the model's linear attention, got tp ", tp);
-}
-
-std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp) {
-  const int64_t per = (vocabulary + tp - 1) / tp;
-  std::vector<int64_t> offsets;
-  for (int64_t rank = 0; rank <= tp; ++rank) offsets.push_back(std::min(vocabulary, rank * per));
-  return offsets;
-}
-
-ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part) {
-  ModelConfig own = config;
-  own.num_heads = config.num_heads / part.tp;
-  own.num_kv_heads = config.num_kv_heads * part.key_copies(config) / part.tp;
-  if (own.linear) own.linear = own.linear->own_heads(part.tp);
-  return own;
-}
 
 ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora,
                                const DecoderPart& part) {

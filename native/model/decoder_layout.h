@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/decoder_part.h"
 #include "model/model_config.h"
 #include "parameters/parameter_layout.h"
 
@@ -14,7 +15,8 @@
 //
 //   embed.weight [V, H]   pos_embed.weight [P, H] (learned positions)
 //   layers.{i}.attn_norm.{weight,bias} [H]           (input_norms, and mlp_norm)
-//   layers.{i}.attn.qkv.{weight [Q+2K, H], bias}     rows: q, then k, then v
+//   layers.{i}.attn.qkv.{weight [Q+2K, H], bias}     rows: q, then k, then v (values_from_keys: q and k;
+//                                                    where keys are shared (shared_kv_layers): q)
 //   layers.{i}.attn.{q_norm,k_norm}.weight [D], or [Q] and [K] (whole_qk_norm)
 //   instead of qkv and these, latent attention (model/latent_projection.h):
 //   layers.{i}.attn.{q_a.{weight [query_rank, H], bias}, q_norm.weight}   (query_rank)
@@ -47,6 +49,12 @@
 //   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
 //   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]
 //   (adapters)
+//   beside the MLP (moe.beside_mlp) its own {mlp.in,mlp.out}, and layers.{i}.{mlp_out_norm,moe.in_norm,
+//   moe.out_norm}.weight [H]   layers.{i}.moe.router.{scale [H], expert_scale [E]}
+//   layers.{i}.scale [1]                             (layer_scale)
+//   with numbers for every layer (per_layer_size P, over all layers A): per_layer.embed.weight [V, A]
+//   per_layer.in.weight [A, H]   per_layer.norm.weight [P]
+//   layers.{i}.token.{in.weight [P, H], out.weight [H, P], norm.weight [H]}
 //   of a layer that predicts further tokens (prediction), beside those of any layer:
 //   layers.{i}.predict.{token_norm,hidden_norm,norm}.weight [H]   layers.{i}.predict.in.weight [H, 2H]
 //   with a tower for images of width C (vision): vision.patches.{weight [C, patch values], bias}
@@ -75,38 +83,6 @@ struct LoraOptions {
   double scale = 1;  // alpha / rank
   std::vector<AdapterSite> sites;
 };
-
-// One rank's part of a decoder. Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): rows
-// of qkv by heads, of the MLP's first matrix, of embeddings and head by vocabulary; columns of the matrices
-// that follow them.
-struct DecoderPart {
-  int64_t tp = 1;
-  int64_t tp_rank = 0;
-  // What is computed row by row between the matrices is computed on a rank's own rows: their gradients are
-  // parts.
-  bool sequence_parallel = false;
-  // Expert parallelism: of E experts this rank has the ep_rank-th E / ep.
-  int64_t ep = 1;
-  int64_t ep_rank = 0;
-
-  // Whether a rank has whole matrices.
-  bool whole() const { return tp == 1; }
-  int64_t experts(const ModelConfig& config) const { return config.moe->num_experts / ep; }
-  int64_t first_expert(const ModelConfig& config) const { return ep_rank * experts(config); }
-  // Ranks that hold the same key head.
-  int64_t key_copies(const ModelConfig& config) const {
-    return tp > config.num_kv_heads ? tp / config.num_kv_heads : 1;
-  }
-};
-
-// kInvalidArgument, with the numbers, for a model that does not divide so.
-void validate(const ModelConfig& config, const DecoderPart& part);
-
-// Rows of the vocabulary that each of `tp` ranks holds, [tp + 1] offsets: equal parts, less on the last ones.
-std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp);
-
-// The attention heads of one rank as a model of its own: everything else is as it was.
-ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 
 // Groups: "embed", "layers.{i}" (then "layers.{i}.buffers" where it has some, and with expert parallelism
 // "layers.{i}.experts.{r}" for each rank r of the group, of which its own are here), "head" (with the final

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -18,9 +19,15 @@ RoutingShape routing_shape(const ModelConfig& config) {
   return {config.moe_layers_before(config.num_layers), config.moe->num_experts, config.moe->top_k};
 }
 
-Router::Router(const ParameterStore& store, const MoeConfig& config, const std::string& name)
-    : config_(config), linear_(store, name) {
-  if (config.correction_bias) correction_bias_ = store.at(name + ".correction_bias").compute;
+Router::Router(const ParameterStore& store, const ModelConfig& config, const std::string& name)
+    : config_(*config.moe), linear_(store, name), norm_{NormKind::kRms, config.norm_eps} {
+  if (config_.correction_bias) correction_bias_ = store.at(name + ".correction_bias").compute;
+  if (!config_.beside_mlp) return;
+  const Parameter &scale = store.at(name + ".scale"), &of_experts = store.at(name + ".expert_scale");
+  scale_ = scale.compute;
+  scale_grad_ = scale.grad;
+  expert_scale_ = of_experts.compute;
+  expert_scale_grad_ = of_experts.grad;
 }
 
 namespace {
@@ -58,6 +65,20 @@ Linear Router::product() const {
   return wide;
 }
 
+Norm Router::input_norm() const {
+  Norm norm;
+  norm.spec = norm_;
+  if (!scale_.defined()) return norm;
+  norm.weight = scale_ * (1 / std::sqrt(static_cast<double>(scale_.size(0))));
+  if (scale_grad_.defined()) norm.weight_grad = at::zeros_like(scale_grad_);
+  return norm;
+}
+
+at::Tensor Router::expert_scales(const at::Tensor& experts) const {
+  if (!expert_scale_.defined()) return {};
+  return expert_scale_.to(at::kFloat).index_select(0, experts.flatten()).view_as(experts);
+}
+
 at::Tensor Router::choose(const at::Tensor& scores) const {
   at::Tensor ranked = correction_bias_.defined() ? scores + correction_bias_ : scores;
   if (config_.top_groups < config_.groups) ranked = within_groups(ranked, config_);
@@ -66,10 +87,13 @@ at::Tensor Router::choose(const at::Tensor& scores) const {
 
 at::Tensor Router::logits_of(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
   at::Tensor logits = at::empty({x.size(0), config_.num_experts}, x.options().dtype(logit_type()));
+  const Norm norm = input_norm();
   for_each_row_tile(
       x.size(0), row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
-        linear_.forward(x.narrow(0, begin, end - begin).to(logit_type()),
+        const at::Tensor row = x.narrow(0, begin, end - begin);
+        const at::Tensor room = norm.defined() ? at::empty_like(row) : row;
+        linear_.forward(normed_rows(norm, row, room, {}).to(logit_type()),
                         logits.narrow(0, begin, end - begin), weight);
       },
       weight.packed());
@@ -92,6 +116,7 @@ ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear:
     routing.weights = routing.weights / normaliser(routing.weights, config_.normalizer_eps);
   }
   if (config_.routed_scale != 1) routing.weights = routing.weights * config_.routed_scale;
+  if (expert_scale_.defined()) routing.weights = routing.weights * expert_scales(routing.experts);
 
   sort_slots(routing, on_device);
   return routing;
@@ -136,17 +161,30 @@ void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t
                  routing.experts.narrow(0, first, rows), work.tokens);
 }
 
+at::Tensor Router::weights_backward(const at::Tensor& d_weights, const ExpertRouting& routing) const {
+  const at::Tensor scales = expert_scales(routing.experts);
+  at::Tensor d_chosen = config_.routed_scale != 1 ? d_weights * config_.routed_scale : d_weights;
+  if (scales.defined()) d_chosen = d_chosen * scales;
+  const at::Tensor chosen = routing.scores.gather(1, routing.experts);
+  const at::Tensor total =
+      config_.normalize_top_k ? normaliser(chosen, config_.normalizer_eps) : at::Tensor();
+  if (expert_scale_grad_.defined()) {
+    const at::Tensor unscaled = (total.defined() ? chosen / total : chosen) * config_.routed_scale;
+    const at::Tensor by_expert =
+        at::zeros_like(routing.scores).scatter_(1, routing.experts, d_weights * unscaled);
+    expert_scale_grad_.add_(by_expert.sum(0));
+  }
+  if (!total.defined()) return d_chosen;
+  // The weights have the factors that d_chosen has.
+  const at::Tensor along = (d_weights * routing.weights).sum(-1, true);
+  return (d_chosen - along) / total;
+}
+
 void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
                       const RouterWork& work, int64_t first, const at::Tensor& dx) const {
   const at::Tensor& scores = routing.scores;
-  const bool scaled = config_.routed_scale != 1, sigmoid = config_.score == RouterScore::kSigmoid;
-  at::Tensor d_chosen = scaled ? d_weights * config_.routed_scale : d_weights;  // by the chosen scores
-  if (config_.normalize_top_k) {
-    const at::Tensor total = normaliser(scores.gather(1, routing.experts), config_.normalizer_eps);
-    // scaled: the weights have the factor that d_chosen has, too
-    const at::Tensor along = (d_weights * routing.weights).sum(-1, true);
-    d_chosen = (d_chosen - along) / total;
-  }
+  const bool sigmoid = config_.score == RouterScore::kSigmoid;
+  const at::Tensor d_chosen = weights_backward(d_weights, routing);
   const at::Tensor d_scores = at::zeros_like(scores).scatter_(1, routing.experts, d_chosen);
   if (work.balance.defined()) {
     const int64_t rows = work.tokens.size(0);
@@ -169,8 +207,18 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
                           d_logits.narrow(0, first, rows));
   }
   const at::Tensor rounded = d_logits.to(logit_type());
-  linear_.accumulate_grad(rounded, x.to(logit_type()));
-  dx.add_(at::mm(rounded, linear_.weight.to(logit_type())));
+  const at::Tensor by_input = at::mm(rounded, linear_.weight.to(logit_type()));
+  const Norm norm = input_norm();
+  if (!norm.defined()) {
+    linear_.accumulate_grad(rounded, x.to(logit_type()));
+    dx.add_(by_input);
+    return;
+  }
+  const NormStats stats = NormStats::make(norm, x.size(0));
+  linear_.accumulate_grad(rounded, norm_rows(norm, x, stats).to(logit_type()));
+  dx.add_(norm_rows_backward(norm, by_input.to(x.scalar_type()), x, stats));
+  if (scale_grad_.defined())
+    scale_grad_.add_(norm.weight_grad, 1 / std::sqrt(static_cast<double>(scale_grad_.size(0))));
 }
 
 }  // namespace troupe

@@ -54,10 +54,12 @@ struct ExpertRouting {
 // Either within the groups of experts whose best scores have the largest sums: of the two best ones in
 // DeepSeek-V3, of the best one in DeepSeek-V2 (arXiv:2405.04434, section 2.2.2). Both of these scale the
 // weights by routed_scale and have their logits in float32 from the product on.
+// Gemma 4 (beside_mlp; Gemma4TextRouter of transformers) norms a row, without a weight, times scale / sqrt(H)
+// before the product, and multiplies the weight of each expert by a factor of its own.
 class Router {
  public:
   Router() = default;
-  Router(const ParameterStore& store, const MoeConfig& config, const std::string& name);
+  Router(const ParameterStore& store, const ModelConfig& config, const std::string& name);
 
   // The weight for many calls.
   Linear::Packed pack() const { return product().pack_forward(); }
@@ -84,10 +86,20 @@ class Router {
   at::ScalarType logit_type() const;
   // linear_ with its weight in that dtype.
   Linear product() const;
+  // What makes the product's input of a row; without a weight: nothing. Its gradient is not that of scale_.
+  Norm input_norm() const;
+  // [T, k] of the chosen experts; undefined: none.
+  at::Tensor expert_scales(const at::Tensor& experts) const;
+  // Adds to the gradients of what the weights are made with, from d_weights; returned: the gradient by the
+  // chosen scores.
+  at::Tensor weights_backward(const at::Tensor& d_weights, const ExpertRouting& routing) const;
 
   MoeConfig config_;
   Linear linear_;
   at::Tensor correction_bias_;  // [E] float32; undefined: none
+  ops::NormSpec norm_;
+  at::Tensor scale_, scale_grad_;                // [H]; undefined: a row goes into the product as it is
+  at::Tensor expert_scale_, expert_scale_grad_;  // [E]; undefined: none
 };
 
 }  // namespace troupe

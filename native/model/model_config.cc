@@ -128,7 +128,57 @@ void validate_vision(const ModelConfig& c) {
           "[model] a tower for images needs a language model with one set of rotary positions");
 }
 
+// What Gemma 4 has beside other families, of which it has no other parts.
+void validate_second_heads(const ModelConfig& c) {
+  const bool plain = !c.latent && !c.linear && !c.vision && !c.prediction && !c.attention_gate &&
+                     !c.whole_qk_norm && !c.rope_pairs && c.bare_layers.empty() &&
+                     c.positions == PositionKind::kRope && c.norm == NormKind::kRms && c.input_norms;
+  const bool beside = c.moe && c.moe->beside_mlp;
+  require(
+      plain || !(c.second_heads || c.values_from_keys || c.value_norm || c.layer_scale ||
+                 c.shared_kv_layers > 0 || c.per_layer_size > 0 || beside),
+      ErrorCode::kInvalidModel,
+      "[model] heads that differ between layers (second_heads), values_from_keys, value_norm, layer_scale, "
+      "shared_kv_layers, per_layer_size and experts beside an MLP (beside_mlp) need a causal decoder of "
+      "RMSNorms and rotary positions, without latent or linear attention, gates of attention, images and "
+      "layers for further tokens");
+  require(
+      c.qk_norm || !(c.value_norm || c.values_from_keys || c.shared_kv_layers > 0), ErrorCode::kInvalidModel,
+      "[model] value_norm, values_from_keys and shared_kv_layers need norms of queries and keys (qk_norm)");
+  require(!beside || (c.post_norms && c.gated_mlp && !c.mlp_bias && !c.moe->biases), ErrorCode::kInvalidModel,
+          "[model] experts beside an MLP (beside_mlp) need post_norms and a gated MLP without biases");
+  if (c.second_heads) {
+    positive("second_heads.num_kv_heads", c.second_heads->num_kv_heads);
+    positive("second_heads.head_dim", c.second_heads->head_dim);
+    require(c.num_heads % c.second_heads->num_kv_heads == 0 && c.second_heads->head_dim % 2 == 0,
+            ErrorCode::kInvalidModel,
+            "[model] expected second_heads of a head_dim that is even and "
+            "num_kv_heads that divide num_heads (",
+            c.num_heads, "), got ", c.second_heads->head_dim, " and ", c.second_heads->num_kv_heads);
+  }
+  require(c.per_layer_size >= 0 && c.shared_mlp_size >= 0, ErrorCode::kInvalidModel,
+          "[model] expected per_layer_size and shared_mlp_size >= 0, got ", c.per_layer_size, " and ",
+          c.shared_mlp_size);
+  require(c.shared_kv_layers >= 0 && c.shared_kv_layers < c.num_layers, ErrorCode::kInvalidModel,
+          "[model] expected shared_kv_layers of 0 to ", c.num_layers - 1, ", got ", c.shared_kv_layers);
+  for (int64_t layer = c.num_layers - c.shared_kv_layers; layer < c.num_layers; ++layer)
+    require(c.has_second_rope(c.keys_of(layer)) == c.has_second_rope(layer), ErrorCode::kInvalidModel,
+            "[model] layer ", layer,
+            " shares keys (shared_kv_layers), but no layer of its kind before those "
+            "that do has any to give");
+}
+
 }  // namespace
+
+ModelConfig ModelConfig::at_layer(int64_t layer) const {
+  ModelConfig config = *this;
+  const HeadShape own = heads(layer);
+  config.num_kv_heads = own.num_kv_heads;
+  config.head_dim = own.head_dim;
+  config.values_from_keys = values_from_keys && !has_second_rope(layer);
+  config.intermediate_size = mlp_size(layer);
+  return config;
+}
 
 ModelConfig over_latents(ModelConfig config) {
   LatentConfig& latent = *config.latent;
@@ -180,13 +230,13 @@ void validate(const ModelConfig& c) {
   if (c.positions == PositionKind::kRope) {
     require(c.latent || c.head_dim % 2 == 0, ErrorCode::kInvalidModel,
             "[model] RoPE needs an even head_dim, got ", c.head_dim);
-    const auto frequencies = [&](const std::vector<double>& inv_freq, int64_t least) {
+    const auto frequencies = [&](const std::vector<double>& inv_freq, int64_t least, int64_t head_dim) {
       const auto count = static_cast<int64_t>(inv_freq.size());
-      require(count >= least && 2 * count <= c.head_dim, ErrorCode::kInvalidModel, "[model] expected ", least,
-              " to ", c.head_dim / 2, " rotary frequencies, got ", count);
+      require(count >= least && 2 * count <= head_dim, ErrorCode::kInvalidModel, "[model] expected ", least,
+              " to ", head_dim / 2, " rotary frequencies, got ", count);
     };
-    frequencies(c.rope_inv_freq, 1);
-    frequencies(c.second_rope_inv_freq, 0);
+    frequencies(c.rope_inv_freq, 1, c.head_dim);
+    frequencies(c.second_rope_inv_freq, 0, c.second_heads ? c.second_heads->head_dim : c.head_dim);
     require(c.second_rope_layers.empty() || static_cast<int64_t>(c.second_rope_layers.size()) == c.num_layers,
             ErrorCode::kInvalidModel, "[model] expected one second_rope_layers entry per layer (",
             c.num_layers, "), got ", c.second_rope_layers.size());
@@ -220,6 +270,7 @@ void validate(const ModelConfig& c) {
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
           "[model] gates of attention (attention_gate) beside latent attention are not supported");
   if (c.vision) validate_vision(c);
+  validate_second_heads(c);
   if (c.prediction) {
     positive("prediction.layers", c.prediction->layers);
     require(c.head == HeadKind::kLm && c.positions == PositionKind::kRope && c.norm == NormKind::kRms,
@@ -233,8 +284,8 @@ void validate(const ModelConfig& c) {
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {
-    require(!c.post_norms, ErrorCode::kInvalidModel,
-            "[model] experts with post norms (post_norms) are not supported");
+    require(!c.post_norms || c.moe->beside_mlp, ErrorCode::kInvalidModel,
+            "[model] experts with post norms (post_norms) are supported beside an MLP (beside_mlp) alone");
     positive("moe.num_experts", c.moe->num_experts);
     positive("moe.intermediate_size", c.moe->intermediate_size);
     require(c.moe->shared_intermediate_size >= 0, ErrorCode::kInvalidModel,

@@ -35,6 +35,16 @@ struct MoeConfig {
   // Of what experts see in place of a row (model/expert_latent.h); 0: the row itself.
   int64_t latent_size = 0;
   double normalizer_eps = 0;  // added to the sum that the k routing weights are divided by
+  // gemma 4: a layer's MLP and its experts both take the row behind attention, each through norms of its own
+  // (model/block_beside.cc); the router takes it normed and scaled, and has a factor for each expert's
+  // weight.
+  bool beside_mlp = false;
+};
+
+// Of attention: key heads, and the numbers of each head.
+struct HeadShape {
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.
@@ -192,6 +202,8 @@ struct ModelConfig {
   bool post_norms = false;        // gemma 2: a second norm after attention and after the MLP
   bool qk_norm = false;           // qwen 3: RMSNorm over head_dim on q and k before RoPE
   bool whole_qk_norm = false;     // olmo 2: over all heads of q, and of k (model/whole_qk_norm.h)
+  bool value_norm = false;        // gemma 4: RMSNorm over head_dim on v, without a weight
+  bool layer_scale = false;       // gemma 4: a factor of each layer's output: a buffer, not trained
 
   double attention_scale = 0;            // multiplies q.k
   double attention_softcap = 0;          // 0 = off
@@ -218,6 +230,15 @@ struct ModelConfig {
   std::vector<bool> second_rope_layers;  // [num_layers]; empty = none
   std::vector<double> second_rope_inv_freq;
   double second_rope_attention_factor = 1;
+  std::optional<HeadShape> second_heads;  // gemma 4: of these layers; none: as of the others
+  // gemma 4: in layers but these a value is what its key is before norm and rotary.
+  bool values_from_keys = false;
+  // gemma 4: the last so many layers take keys and values from the last layer of their kind (these layers, or
+  // the others) before all of them, and have MLPs of shared_mlp_size; 0: of intermediate_size.
+  int64_t shared_kv_layers = 0;
+  int64_t shared_mlp_size = 0;
+  // gemma 4: numbers that every layer gets of a row's token (model/per_layer_embeddings.h); 0: none.
+  int64_t per_layer_size = 0;
 
   double embedding_scale = 1;  // gemma: sqrt(hidden_size), rounded to the compute dtype
   bool tied_embeddings = false;
@@ -256,17 +277,45 @@ struct ModelConfig {
   int64_t rotary_dim(int64_t layer) const {
     return 2 * static_cast<int64_t>((has_second_rope(layer) ? second_rope_inv_freq : rope_inv_freq).size());
   }
+  bool has_second_heads(int64_t layer) const { return second_heads && has_second_rope(layer); }
+  HeadShape heads(int64_t layer) const {
+    return has_second_heads(layer) ? *second_heads : HeadShape{num_kv_heads, head_dim};
+  }
+  // The model as this layer sees it: heads and MLP are those of the layer.
+  ModelConfig at_layer(int64_t layer) const;
+  // Whether a layer takes keys and values from another one; and from which, or the layer itself.
+  bool shares_keys(int64_t layer) const {
+    return !is_prediction_layer(layer) && layer >= num_layers - shared_kv_layers;
+  }
+  int64_t keys_of(int64_t layer) const {
+    if (!shares_keys(layer)) return layer;
+    int64_t source = num_layers - shared_kv_layers - 1;
+    while (source > 0 && has_second_rope(source) != has_second_rope(layer)) --source;
+    return source;
+  }
+  bool gives_keys(int64_t layer) const {
+    for (int64_t other = num_layers - shared_kv_layers; other < num_layers; ++other)
+      if (other != layer && keys_of(other) == layer) return true;
+    return false;
+  }
+  // Of the heads of layers that are not second.
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   // Whether a key holds the value, too: attention over latents.
   bool keys_hold_values() const { return latent && latent->absorbed; }
-  int64_t qkv_size() const { return q_size() + (keys_hold_values() ? 1 : 2) * kv_size(); }
   // What a layer computes of a row before it looks at others: queries, keys, values and gates of attention,
   // or what linear attention takes. And what it gives to its output projection.
   int64_t mixer_inputs(int64_t layer) const {
-    return is_linear_layer(layer) ? linear->columns() : qkv_size() + (attention_gate ? q_size() : 0);
+    if (is_linear_layer(layer)) return linear->columns();
+    const auto [kv_heads, dim] = heads(layer);
+    return ((attention_gate ? 2 : 1) * num_heads + (keys_hold_values() ? 1 : 2) * kv_heads) * dim;
   }
-  int64_t mixer_outputs(int64_t layer) const { return is_linear_layer(layer) ? linear->values() : q_size(); }
+  int64_t mixer_outputs(int64_t layer) const {
+    return is_linear_layer(layer) ? linear->values() : num_heads * heads(layer).head_dim;
+  }
+  int64_t mlp_size(int64_t layer) const {
+    return shares_keys(layer) && shared_mlp_size > 0 ? shared_mlp_size : intermediate_size;
+  }
   // Of what attention gives, without the zeros.
   int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
   // Layers with experts before `layer`; of all: num_layers.

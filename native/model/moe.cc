@@ -67,7 +67,8 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
       first_(part.first_expert(config)),
       all_(part.ep == 1) {
   const std::string prefix = "layers." + std::to_string(layer) + ".moe.";
-  router_ = Router(store, *config.moe, prefix + "router");
+  router_ = Router(store, config, prefix + "router");
+  if (config.moe->beside_mlp) in_norm_ = Norm(store, config, prefix + "in_norm");
   for (int64_t expert = first_; expert < first_ + part.experts(config); ++expert) {
     in_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".in");
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
@@ -192,6 +193,10 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
   const bool here = packed.router.defined();
   state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given, grouped(x));
   router_.count(state.routing, pass.router, pass.rows.first());
+  if (in_norm_.defined()) {
+    state.in_norm = NormStats::make(in_norm_, x.size(0));
+    return forward_experts(norm_rows(in_norm_, x, state.in_norm), out, row_tile, state, packed);
+  }
   if (!latent_) return forward_experts(x, out, row_tile, state, packed);
   state.latent.inputs = latent_->inputs(x, row_tile, packed.latent);
   state.latent.sum = at::empty_like(state.latent.inputs);
@@ -284,7 +289,11 @@ void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const 
 void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                            const at::Tensor& dx, const Pass& pass) const {
   at::Tensor d_weights;
-  if (latent_) {
+  if (in_norm_.defined()) {
+    const at::Tensor d_inputs = at::empty_like(x);
+    d_weights = backward_experts(dout, norm_rows(in_norm_, x, {}), saved, d_inputs);
+    dx.copy_(norm_rows_backward(in_norm_, d_inputs, x, saved.in_norm));
+  } else if (latent_) {
     const at::Tensor d_sum = latent_->outputs_backward(dout, saved.latent.sum);
     const at::Tensor d_inputs = at::empty_like(d_sum);
     d_weights = backward_experts(d_sum, saved.latent.inputs, saved, d_inputs);

@@ -22,6 +22,7 @@ struct MoeSaved {
   at::Tensor inner;          // [S', 2F] (without a gate [S', F]): what the experts' activation gets
   ExpertLatentSaved latent;  // of all rows
   SharedExpertSaved shared;  // of this rank's rows
+  NormStats in_norm;         // of all rows
 };
 
 // out = sum over the chosen experts of weight * expert(x), plus the shared expert where the family has one.
@@ -30,7 +31,8 @@ struct MoeSaved {
 // expert. A token's result depends neither on its neighbours nor on how many of them chose the same expert:
 // where a BLAS multiplies, whose rounding depends on the shape, every product has the same one.
 //
-// Where the family has one, experts see a latent of a token, and their sum is one (expert_latent.h).
+// Where the family has one, experts see a latent of a token, and their sum is one (expert_latent.h); or what
+// a norm of their own makes of a row that no norm came before (beside_mlp), which the router takes as it is.
 //
 // On a GPU they are grouped products (kernels/grouped_gemm.h), and with all experts the host never waits for
 // the choices of a router. Where ranks share experts it does, once per forward pass: how many rows are a
@@ -132,6 +134,7 @@ class MoeMlp {
     at::Tensor in, out, in_grad, out_grad;
     at::Tensor in_bias, out_bias, in_bias_grad, out_bias_grad;  // [E, out]
   } stacks_;
+  Norm in_norm_;  // without a weight: none
   std::optional<ExpertLatent> latent_;
   std::optional<SharedExpert> shared_;
 };

@@ -1,4 +1,4 @@
-// What all projections have in common, and the one that is one matrix.
+// What all projections have in common, and those that are one matrix.
 #include "model/qkv_projection.h"
 
 #include <ATen/ATen.h>
@@ -13,40 +13,83 @@ namespace troupe {
 
 namespace {
 
-// Rows of its weight: q, then k, then v, or as linear_attention_projection() gives them.
-class MatrixProjection final : public QkvProjection {
+// Rows of its weight: q, then k, then v, or as linear_attention_projection() gives them. It may have the
+// first of these alone: queries and keys, or queries.
+class MatrixProjection : public QkvProjection {
  public:
   MatrixProjection(const ParameterStore& store, const std::string& name) : qkv_(store, name) {}
 
   void forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
                const QkvSaved& saved) const override {
-    qkv_.forward(x, qkv, packed.empty() ? Linear::Packed() : packed[0]);
+    qkv_.forward(x, own(qkv), packed.empty() ? Linear::Packed() : packed[0]);
   }
 
   std::unique_ptr<Backward> backward(const QkvSaved& saved, int64_t rows, int64_t row_tile) const override {
-    return std::make_unique<Pass>(qkv_);
+    return std::make_unique<Pass>(*this);
   }
 
   void enable_adapters(bool enabled) override { qkv_.adapters_enabled = enabled; }
 
  protected:
-  std::vector<const Linear*> matrices() const override { return {&qkv_}; }
-
- private:
-  class Pass final : public Backward {
+  class Pass : public Backward {
    public:
-    explicit Pass(const Linear& qkv) : qkv_(qkv), packed_(qkv.pack_backward()) {}
+    explicit Pass(const MatrixProjection& projection)
+        : p_(projection), packed_(projection.qkv_.pack_backward()) {}
     void tile(int64_t begin, const at::Tensor& dqkv, const at::Tensor& dx) override {
-      qkv_.backward_input(dqkv, dx, packed_);
+      p_.qkv_.backward_input(p_.own(dqkv), dx, packed_);
     }
-    void finish(const at::Tensor& dqkv, const at::Tensor& x) override { qkv_.accumulate_grad(dqkv, x); }
+    void finish(const at::Tensor& dqkv, const at::Tensor& x) override {
+      p_.qkv_.accumulate_grad(p_.own(dqkv), x);
+    }
 
    private:
-    const Linear& qkv_;
+    const MatrixProjection& p_;
     Linear::Packed packed_;
   };
 
+  std::vector<const Linear*> matrices() const override { return {&qkv_}; }
+
+ private:
+  // Of the columns of a layer, those that the matrix makes.
+  at::Tensor own(const at::Tensor& qkv) const { return qkv.narrow(1, 0, qkv_.out_features()); }
+
   Linear qkv_;
+};
+
+// A value is what its key is.
+class KeyProjection final : public MatrixProjection {
+ public:
+  KeyProjection(const ParameterStore& store, const std::string& name, int64_t queries, int64_t keys)
+      : MatrixProjection(store, name), queries_(queries), keys_(keys) {}
+
+  void forward(const at::Tensor& x, const at::Tensor& qkv, const Packed& packed,
+               const QkvSaved& saved) const override {
+    MatrixProjection::forward(x, qkv, packed, saved);
+    values(qkv).copy_(keys(qkv));
+  }
+
+  std::unique_ptr<Backward> backward(const QkvSaved& saved, int64_t rows, int64_t row_tile) const override {
+    return std::make_unique<SumPass>(*this);
+  }
+
+ private:
+  class SumPass final : public Pass {
+   public:
+    explicit SumPass(const KeyProjection& projection) : Pass(projection), p_(projection) {}
+    // In place: finish() is given the rows of all tiles.
+    void tile(int64_t begin, const at::Tensor& dqkv, const at::Tensor& dx) override {
+      p_.keys(dqkv).add_(p_.values(dqkv));
+      Pass::tile(begin, dqkv, dx);
+    }
+
+   private:
+    const KeyProjection& p_;
+  };
+
+  at::Tensor keys(const at::Tensor& qkv) const { return qkv.narrow(1, queries_, keys_); }
+  at::Tensor values(const at::Tensor& qkv) const { return qkv.narrow(1, queries_ + keys_, keys_); }
+
+  int64_t queries_, keys_;  // columns
 };
 
 }  // namespace
@@ -92,6 +135,8 @@ std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const
                                 {turning, heads, dim, dim - turning, 1, turning, dim},
                                 {values, 1, 0, config.kv_size(), 1, values, 0}});
   }
+  if (config.values_from_keys)
+    return std::make_unique<KeyProjection>(store, name + ".qkv", config.q_size(), config.kv_size());
   if (!config.attention_gate) return std::make_unique<MatrixProjection>(store, name + ".qkv");
   const int64_t heads = config.num_heads;
   return std::make_unique<RegroupedProjection>(

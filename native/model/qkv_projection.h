@@ -64,9 +64,11 @@ class QkvProjection {
   virtual std::vector<const Linear*> matrices() const = 0;
 };
 
-// That of a layer of attention under `name`, of a model with the heads of this rank: one matrix, one whose
-// heads have gates, which then come behind the values [n, (2Q+2K)*D], one whose heads turn in pairs side by
-// side (rope_pairs), which are laid apart, or latent attention.
+// That of a layer of attention under `name`, of a model with the heads of this rank, as the layer sees it
+// (ModelConfig::at_layer): one matrix, of queries alone where keys are shared and with values that are copies
+// of keys where the model has that, one whose heads have gates, which then come behind the values [n,
+// (2Q+2K)*D], one whose heads turn in pairs side by side (rope_pairs), which are laid apart, or latent
+// attention.
 std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const ModelConfig& config,
                                               const std::string& name);
 // That of a layer of linear attention, with the columns that its kind says (model/linear_attention.h).

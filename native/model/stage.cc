@@ -63,6 +63,10 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
       pos_embed_grad_ = store.at("pos_embed.weight").grad;
     }
     embedding_groups_ = {embed.group};
+    if (config.per_layer_size > 0) {
+      per_layer_.emplace(store, config, dtype);
+      embedding_groups_.push_back(per_layer_->group());
+    }
   }
   blocks_.reserve(static_cast<size_t>(range.layers()));
   for (int64_t layer = range.first; layer < range.last; ++layer) {
@@ -166,7 +170,9 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
     own.end();
   }
   if (range_.embedding) {
-    if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+    // The matrix of per-layer embeddings is multiplied in this pass, too.
+    const Lease::Of of = per_layer_ ? Lease::Of::kBoth : Lease::Of::kGradients;
+    if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", of);
     embed();
     pass.embedding_gradient.end();
     pass.embeddings.end();
@@ -214,8 +220,14 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         const int64_t own = exchange_ != nullptr ? exchange_->own_rows(total) : total;
         y = at::empty({own, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
         embed(tokens, rows.positions, exchange_, "forward", y);
+        rows.layer_inputs = layer_inputs(tokens, y, exchange_, "forward", kRowTile,
+                                         per_layer_ ? per_layer_->pack() : Linear::Packed(),
+                                         pass.training && per_layer_ ? &pass.per_layer : nullptr);
         pass.images.place(y);
-        if (pass.training) pass.tokens = tokens;
+        if (!pass.training) return;
+        pass.tokens = tokens;
+        pass.rows.layer_inputs = rows.layer_inputs;
+        if (per_layer_) pass.rows.layer_input_gradient = at::empty_like(rows.layer_inputs);
       },
       [&](size_t layer) {
         const Range range("layer", range_.first + static_cast<int64_t>(layer));
@@ -290,6 +302,7 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
       [&] {
         if (vision_) images_backward(dx, pass);
         const Range range("embedding backward");
+        if (per_layer_ && per_layer_->trained()) per_layer_backward(dx, pass);
         if (pos_embed_grad_.defined()) accumulate_positions(dx, pass);
         if (embed_grad_.defined()) accumulate_embeddings(dx, pass.tokens, pass.real_rows);
         dx.reset();
@@ -361,7 +374,9 @@ const RotaryTables& Stage::rotary(int64_t positions) {
 }
 
 RowContext Stage::row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile) {
-  return {upload(positions, device_), segments, rotary(longest(segments)), row_tile};
+  RowContext rows{upload(positions, device_), segments, rotary(longest(segments)), row_tile};
+  if (config_.shared_kv_layers > 0) rows.shared_keys = std::make_shared<SharedKeys>();
+  return rows;
 }
 
 }  // namespace troupe

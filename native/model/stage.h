@@ -15,6 +15,7 @@
 #include "model/block.h"
 #include "model/image_rows.h"
 #include "model/model_config.h"
+#include "model/per_layer_embeddings.h"
 #include "model/prediction_layer.h"
 #include "model/stage_range.h"
 #include "model/vision_tower.h"
@@ -45,8 +46,9 @@ struct StagePass {
   bool checkpointing;      // only the blocks' inputs are kept
   ActivationStack inputs;  // these
   RowContext rows;
-  at::Tensor tokens;               // [T] int32
-  int64_t real_rows = 0;           // of the T, those that belong to a sequence
+  at::Tensor tokens;      // [T] int32
+  int64_t real_rows = 0;  // of the T, those that belong to a sequence
+  PerLayerSaved per_layer;
   std::vector<BlockSaved> blocks;  // [layers of the stage]
   at::Tensor predict_rows;         // [N] int64, a shared row several times
   at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
@@ -145,6 +147,13 @@ class Stage {
   // the stage or the same ranks with whole rows. Of a stage with embeddings, or prediction layers.
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
              const char* phase, const at::Tensor& x) const;
+  // What the layers get of these tokens beside x, as embed() has made it: [n, L*P], or of this rank's rows;
+  // undefined: nothing. saved may be null. Of a stage with embeddings.
+  at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x, const Exchange* exchange,
+                          const char* phase, int64_t row_tile, const Linear::Packed& packed,
+                          PerLayerSaved* saved) const;
+  // Null: the layers get nothing.
+  const PerLayerEmbeddings* per_layer() const { return per_layer_ ? &*per_layer_ : nullptr; }
   // Of a stage with embeddings of a model that reads images; null: of any other.
   VisionTower* vision() { return vision_ ? &*vision_ : nullptr; }
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
@@ -167,8 +176,16 @@ class Stage {
   // further: what else the gradient by the last block's output has; undefined: nothing.
   at::Tensor hidden_states_backward(const at::Tensor& d_hidden, const at::Tensor& further,
                                     const StagePass& pass) const;
+  // Rows of a table of words, this rank's part of which is `table`: to out [n, C], or those of this rank.
+  void look_up(const at::Tensor& table, const at::Tensor& tokens, const Exchange* exchange,
+               const CollectiveLabel& label, const at::Tensor& out) const;
   // Of `tokens`, of which the first real_rows belong to a sequence, from the gradient by their embeddings.
   void accumulate_embeddings(const at::Tensor& dx, const at::Tensor& tokens, int64_t real_rows) const;
+  // The same for any table, the rows of which were multiplied by `scale`.
+  void accumulate_words(const at::Tensor& gradient, const at::Tensor& d, const at::Tensor& tokens,
+                        int64_t real_rows, double scale, const CollectiveLabel& label) const;
+  // Through what the layers get of tokens: adds to dx.
+  void per_layer_backward(const at::Tensor& dx, const StagePass& pass) const;
   void accumulate_positions(const at::Tensor& dx, const StagePass& pass) const;
   // Which of `tokens` this rank holds the embeddings of: places in `tokens` (undefined: all), rows of embed_.
   struct HeldTokens {
@@ -210,6 +227,7 @@ class Stage {
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
   std::optional<VisionTower> vision_;
+  std::optional<PerLayerEmbeddings> per_layer_;
   ParameterAccess* access_;
   const SequenceGroup* sequence_;
   const Exchange* exchange_;

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/range.h"
@@ -19,16 +21,30 @@ PipelinePlace whole(const ModelConfig& config) {
 
 }  // namespace
 
+MixerLayers mixer_layers(const ModelConfig& config, const std::vector<int64_t>& layers) {
+  MixerLayers count;
+  for (const int64_t layer : layers) {
+    if (config.shares_keys(layer)) continue;
+    ++(config.is_linear_layer(layer)    ? count.linear
+       : config.has_second_heads(layer) ? count.second
+                                        : count.attention);
+  }
+  return count;
+}
+
 MixerLayers most_layers(const ModelConfig& config, const std::vector<StageRange>& parts, int64_t stages,
                         bool predicts) {
   std::vector<MixerLayers> layers(static_cast<size_t>(stages));
   MixerLayers most;
   for (size_t part = 0; part < parts.size(); ++part) {
     MixerLayers& here = layers[part % layers.size()];
-    for (int64_t layer = parts[part].first; layer < parts[part].last; ++layer)
-      ++(config.is_linear_layer(layer) ? here.linear : here.attention);
+    std::vector<int64_t> own(static_cast<size_t>(parts[part].layers()));
+    std::iota(own.begin(), own.end(), parts[part].first);
+    const MixerLayers more = mixer_layers(config, own);
+    here = {here.attention + more.attention, here.second + more.second, here.linear + more.linear};
     if (predicts && part + 1 == parts.size()) ++here.attention;
-    most = {std::max(most.attention, here.attention), std::max(most.linear, here.linear)};
+    most = {std::max(most.attention, here.attention), std::max(most.second, here.second),
+            std::max(most.linear, here.linear)};
   }
   return most;
 }
@@ -131,7 +147,9 @@ void Transformer::begin_decoding(const DecodingForm& form) {
   for (size_t stage = 0; stage < latents.size(); ++stage) {
     for (const Block& block : stages_[stage].blocks()) latents[stage].push_back(block.latent_heads());
   }
-  Linear::Packed prediction_inputs;
+  Linear::Packed prediction_inputs, per_layer;
+  const PerLayerEmbeddings* const embeddings = stages_.front().per_layer();
+  if (embeddings != nullptr && !weights.empty()) per_layer = embeddings->pack();
   const PredictionLayer* const prediction =
       form.predicts && has_head() ? stages_.back().prediction() : nullptr;
   if (prediction != nullptr && !weights.empty()) {
@@ -157,6 +175,7 @@ void Transformer::begin_decoding(const DecodingForm& form) {
   decode_weights_ = std::move(weights);
   decode_latents_ = std::move(latents);
   decode_prediction_ = std::move(prediction_inputs);
+  decode_per_layer_ = std::move(per_layer);
   decode_head_ = std::move(packed_head);
   decode_float_head_ = std::move(float_head);
   decode_packs_ = packed;
@@ -169,6 +188,8 @@ void Transformer::begin_decoding(const DecodingForm& form) {
     for (Linear::Packed& linear : block.qkv) chain(linear.weight);
     for (Linear::Packed* linear : {&block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
       chain(linear->weight);
+    for (Linear::Packed* linear : {&block.output.token.in, &block.output.token.out})
+      if (linear->defined()) chain(linear->weight);
   };
   for (size_t stage = 0; stage < decode_weights_.size(); ++stage) {
     for (size_t block = 0; block < stages_[stage].blocks().size(); ++block)
@@ -192,12 +213,14 @@ void Transformer::end_decoding() {
   decode_latents_.clear();
   decode_packs_ = false;
   decode_prediction_ = {};
+  decode_per_layer_ = {};
   decode_head_ = {};
   decode_float_head_.reset();
 }
 
 void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
   for (Stage& stage : stages_) stage.rotary(positions);
+  if (config_.shared_kv_layers > 0) step_keys_ = std::make_shared<SharedKeys>();
   step_rows_.reset();
   step_turns_ = {};
   if (!rows.defined()) return;
@@ -217,6 +240,13 @@ void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, c
     stages_.front().embed(tokens, positions, decoding_exchange(), "generate", x);
 }
 
+at::Tensor Transformer::layer_inputs(const at::Tensor& tokens, const at::Tensor& x) {
+  const Stage& first = stages_.front();
+  if (!first.range().embedding) return {};
+  return first.layer_inputs(tokens, x, decoding_exchange(), "generate",
+                            decode_tile(x.size(0), /*spreads=*/true), decode_per_layer_, nullptr);
+}
+
 void Transformer::enter_layer(int64_t layer, const at::Tensor& x) {
   for (size_t part = 1; part < place_.parts.size(); ++part) {
     if (place_.parts[part].first != layer) continue;
@@ -234,6 +264,7 @@ RowContext Transformer::decoding_rows(int64_t count, const at::Tensor& positions
   rows.exchange = decoding_exchange();
   if (ep_ != nullptr) rows.experts = ExpertRows(*ep_);
   rows.routers.record = routed_;
+  rows.shared_keys = step_keys_;
   rows.phase = "generate";
   return rows;
 }
@@ -263,12 +294,14 @@ at::Tensor Transformer::gate_heads(int64_t layer, const at::Tensor& attn, const 
 }
 
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
-                               const at::Tensor& out) {
+                               const at::Tensor& inputs, const at::Tensor& out) {
   const Place at = find(layer);
   const Block& block = block_at(at);
   const Block::PackedWeights* const packed = packed_at(at);
-  block.output_and_mlp(x, block.values_of(attn, latents_at(at)), decoding_rows(x.size(0), {}, {}), out,
-                       nullptr, packed != nullptr ? packed->output : Block::OutputWeights{});
+  RowContext rows = decoding_rows(x.size(0), {}, {});
+  rows.layer_inputs = inputs;
+  block.output_and_mlp(x, block.values_of(attn, latents_at(at)), rows, out, nullptr,
+                       packed != nullptr ? packed->output : Block::OutputWeights{});
 }
 
 std::vector<int64_t> Transformer::vocabulary_parts() const {

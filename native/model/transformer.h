@@ -60,13 +60,14 @@ class Transformer final : public Decoder {
   void begin_step(int64_t positions, const at::Tensor& rows) override;
   ImageFeatures image_features(const std::vector<Image>& images) override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
+  at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x) override;
   void enter_layer(int64_t layer, const at::Tensor& x) override;
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override;
   at::Tensor attention_sinks(int64_t layer) const override;
   const LinearAttention* linear_attention(int64_t layer) const override;
   at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override;
-  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn, const at::Tensor& inputs,
                     const at::Tensor& out) override;
   void record_experts(const at::Tensor& rows) override { routed_ = rows; }
   std::vector<int64_t> vocabulary_parts() const override;
@@ -114,8 +115,10 @@ class Transformer final : public Decoder {
   std::vector<std::vector<LatentHeads>> decode_latents_;           // of one over latents, likewise
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
-  Linear::Packed decode_prediction_;  // of the projection of a layer for further tokens that takes part
-  at::Tensor routed_;                 // see record_experts
+  Linear::Packed decode_per_layer_;        // of the projection of per-layer embeddings
+  std::shared_ptr<SharedKeys> step_keys_;  // of the rows of a step
+  Linear::Packed decode_prediction_;       // of the projection of a layer for further tokens that takes part
+  at::Tensor routed_;                      // see record_experts
   // Of a step whose rows turn by several positions: a table of them, and their numbers.
   RotaryTables step_turns_;
   at::Tensor step_rows_;

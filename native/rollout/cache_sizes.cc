@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "rollout/kv_cache.h"
@@ -40,11 +41,27 @@ ModelConfig rollout_config(const RolloutOptions& options, const ModelConfig& dec
   return options.latent_cache ? over_latents(decoder) : decoder;
 }
 
+ModelConfig with_layers(ModelConfig config, const std::vector<int64_t>& layers) {
+  std::vector<bool> linear, second;
+  for (const int64_t layer : layers) {
+    if (config.shares_keys(layer)) continue;
+    linear.push_back(config.is_linear_layer(layer));
+    second.push_back(config.has_second_heads(layer));
+  }
+  config.num_layers = static_cast<int64_t>(linear.size());
+  config.shared_kv_layers = 0;
+  config.linear_layers = std::move(linear);
+  config.second_rope_layers = std::move(second);
+  return config;
+}
+
 ModelConfig with_layers(ModelConfig config, const MixerLayers& layers) {
-  config.num_layers = layers.attention + layers.linear;
-  if (!config.linear) return config;
-  config.linear_layers.assign(static_cast<size_t>(config.num_layers), true);
-  std::fill_n(config.linear_layers.begin(), layers.attention, false);
+  config.num_layers = layers.attention + layers.second + layers.linear;
+  config.shared_kv_layers = 0;
+  config.linear_layers.assign(static_cast<size_t>(config.num_layers), false);
+  config.second_rope_layers = config.linear_layers;
+  std::fill_n(config.second_rope_layers.begin() + layers.attention, layers.second, true);
+  std::fill_n(config.linear_layers.begin() + layers.attention + layers.second, layers.linear, true);
   return config;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/decoder.h"
 #include "rollout/request.h"
@@ -27,7 +28,9 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
 // latents.
 ModelConfig rollout_config(const RolloutOptions& options, const ModelConfig& decoder);
 
-// The model with so many layers of both kinds alone.
+// The model as its caches see it: with these layers alone, of which those that share keys keep nothing; and
+// with so many layers of each kind, in any order.
+ModelConfig with_layers(ModelConfig config, const std::vector<int64_t>& layers);
 ModelConfig with_layers(ModelConfig config, const MixerLayers& layers);
 
 }  // namespace troupe

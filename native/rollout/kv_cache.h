@@ -19,11 +19,12 @@ struct KvSlot {
   int32_t slot;  // within the page
 };
 
-// Keys and values of all layers with attention, in the compute dtype: [pages, layers, K, 2, D *
-// kPagePositions]. A page's [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V
-// [kPagePositions, D]. Where keys hold the values (ModelConfig::keys_hold_values) the second is all that
-// there is, [pages, layers, K, 1, D * kPagePositions]. On a CPU memory is taken when it is first written.
-// What no one has written is uninitialised.
+// Keys and values of all layers that keep some, in the compute dtype: pages, in each of which the layers lie
+// one behind the other, [K, 2, D * kPagePositions] of the layer's heads (ModelConfig::heads). Of a head the
+// first part is K transposed [D, kPagePositions], the second V [kPagePositions, D]. Where keys hold the
+// values (ModelConfig::keys_hold_values) the second is all that there is, [K, 1, D * kPagePositions]. On a
+// CPU memory is taken when it is first written. What no one has written is uninitialised. A layer is numbered
+// by its place among those that keep some.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages);
@@ -37,8 +38,8 @@ class KvCache {
   int64_t num_pages() const { return num_pages_; }
   int64_t bytes() const { return num_pages_ * page_bytes_; }
 
-  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D] (ModelConfig::qkv_size), or
-  // wider, after rotary at `slots`; CPU.
+  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D], or wider, after rotary at
+  // `slots`; CPU.
   void store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
              int64_t end) const;
   // The same for all rows on any device; pages and slots [n] int64 on the device.
@@ -58,10 +59,18 @@ class KvCache {
   at::ScalarType dtype() const { return dtype_; }
 
  private:
+  struct Layer {
+    int64_t num_kv_heads, head_dim;
+    int64_t begin;  // in a page, in numbers
+  };
+  const Layer& at(int64_t layer) const { return layers_[static_cast<size_t>(layer)]; }
+  // The layer's part of all pages [pages, K, parts, D * kPagePositions].
+  at::Tensor pages_of(const Layer& layer) const;
   // Of a row, the numbers of its keys, or of its values.
-  at::Tensor columns(const at::Tensor& qkv, int64_t part, int64_t rows) const;
+  at::Tensor columns(const Layer& layer, const at::Tensor& qkv, int64_t part, int64_t rows) const;
 
-  int64_t num_layers_, num_heads_, num_kv_heads_, head_dim_, parts_, num_pages_, page_bytes_;
+  std::vector<Layer> layers_;
+  int64_t num_heads_, parts_, num_pages_, page_bytes_;
   at::ScalarType dtype_;
   at::Device device_;
   at::Tensor slab_;

@@ -42,7 +42,7 @@ class StepRows {
 };
 
 // One layer: stores the keys and values of all rows, then every row attends to the keys of its sequence at
-// its own position and before, within the window. qkv [n, (Q+2K)*D] (ModelConfig::qkv_size), or wider, and
+// its own position and before, within the window. qkv [n, (Q+2K)*D] or wider, and
 // out [n, Q*D], n >= rows; only the rows are written. `wanted`, where it is given: parts of the rows' runs,
 // and of all others `out` need not be written.
 //

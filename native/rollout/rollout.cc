@@ -59,10 +59,8 @@ CacheSizes sizes_of(const RolloutOptions& options, const Decoder& decoder) {
 
 // The model with the layers of this rank alone.
 ModelConfig cached_part(const RolloutOptions& options, const Decoder& decoder) {
-  MixerLayers own;
-  if (options.predicts() && decoder.predicts()) ++own.attention;
-  for (const int64_t layer : decoder.own_layers())
-    ++(decoder.config().is_linear_layer(layer) ? own.linear : own.attention);
+  std::vector<int64_t> own = decoder.own_layers();
+  if (options.predicts() && decoder.predicts()) own.push_back(decoder.config().num_layers);
   return with_layers(rollout_config(options, decoder.config()), own);
 }
 

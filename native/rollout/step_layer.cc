@@ -12,9 +12,10 @@
 namespace troupe {
 
 ops::AttentionSpec attention_spec(const ModelConfig& config, const Decoder& decoder, int64_t layer) {
+  const HeadShape heads = config.heads(layer);
   ops::AttentionSpec spec{.num_heads = config.num_heads,
-                          .num_kv_heads = config.num_kv_heads,
-                          .head_dim = config.head_dim,
+                          .num_kv_heads = heads.num_kv_heads,
+                          .head_dim = heads.head_dim,
                           .scale = config.attention_scale,
                           .softcap = config.attention_softcap};
   spec.window = config.sliding_window(layer);
@@ -30,12 +31,13 @@ WantedRows::WantedRows(const Decoder& decoder, std::vector<int64_t> rows) : rows
 }
 
 at::Tensor WantedRows::output(Decoder& decoder, int64_t layer, const at::Tensor& x,
-                              const at::Tensor& attention, const at::Tensor& qkv) const {
+                              const at::Tensor& attention, const at::Tensor& qkv,
+                              const at::Tensor& inputs) const {
   const at::Tensor out = of(x);
   if (rows_.empty()) return out;
   const at::Tensor attended = of(attention);
   decoder.block_output(layer, out, qkv.defined() ? decoder.gate_heads(layer, attended, of(qkv)) : attended,
-                       out);
+                       inputs.defined() ? of(inputs) : inputs, out);
   return out;
 }
 

@@ -23,10 +23,10 @@ class WantedRows {
   const std::vector<int64_t>& rows() const { return rows_; }
   // Of x [n, H]: [rows padded to whole tiles of a step, H]; what stands behind them is row 0 again.
   at::Tensor of(const at::Tensor& x) const { return x.index_select(0, index_); }
-  // The layer's output in these rows alone, from its input x, from what its attention has written and from
-  // its projection qkv, where that has gates; undefined: it has none.
+  // The layer's output in these rows alone, from its input x, from what its attention has written, from its
+  // projection qkv, where that has gates (undefined: it has none), and from Decoder::layer_inputs().
   at::Tensor output(Decoder& decoder, int64_t layer, const at::Tensor& x, const at::Tensor& attention,
-                    const at::Tensor& qkv) const;
+                    const at::Tensor& qkv, const at::Tensor& inputs = {}) const;
 
  private:
   std::vector<int64_t> rows_;

@@ -88,7 +88,9 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   };
   decoder_.begin_step(parts.positions, images.rotary(positions_.narrow(0, 0, padded)));
   const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
-  decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
+  const at::Tensor tokens = upload(tokens_.narrow(0, 0, padded), decoder_.device());
+  decoder_.embed(tokens, at_positions, x);
+  const at::Tensor inputs = decoder_.layer_inputs(tokens, x);
   const ImageRows image_rows = images.rows();
   image_rows.place(x);
   const at::Tensor choices = routing != nullptr ? routing->rows(padded, decoder_.device()) : at::Tensor();
@@ -97,12 +99,15 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   if (static_cast<int64_t>(wanted.size()) != plan.rows) some.emplace(decoder_, wanted);
   at::Tensor output;  // of these
   const std::vector<int64_t> own = decoder_.own_layers();
-  int64_t cached = 0, kept = 0;  // places of the next of them in the caches of pages and of states
+  size_t next = 0;                                                           // of them
+  int64_t kept = 0;                                                          // of those with states
+  std::vector<int64_t> cached(static_cast<size_t>(config_.num_layers), -1);  // places in the cache of pages
+  int64_t in_pages = 0;
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const Range range("layer", layer);
     decoder_.enter_layer(layer, x);
-    const auto next = static_cast<size_t>(cached + kept);
     if (next == own.size() || own[next] != layer) continue;
+    ++next;
     const at::Tensor qkv = rows_of(qkv_, config_.mixer_inputs(layer));
     const at::Tensor attention = rows_of(attention_, config_.mixer_outputs(layer));
     const bool partial =
@@ -114,15 +119,19 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     } else {
       std::vector<RowRun> attending;
       if (partial) attending = step.parts_with(wanted);
-      paged_attention(attention_spec(config_, decoder_, layer), cache_, cached++, step, qkv, attention,
+      // A layer that shares keys finds them in qkv, too, and stores them where they are.
+      int64_t& place = cached[static_cast<size_t>(layer)];
+      place = config_.shares_keys(layer) ? cached[static_cast<size_t>(config_.keys_of(layer))] : in_pages++;
+      paged_attention(attention_spec(config_, decoder_, layer), cache_, place, step, qkv, attention,
                       partial ? &attending : nullptr);
     }
     const bool gates = linear == nullptr && config_.attention_gate;
     if (partial) {
-      output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor());
+      output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor(), inputs);
       continue;
     }
-    decoder_.block_output(layer, x, gates ? decoder_.gate_heads(layer, attention, qkv) : attention, x);
+    decoder_.block_output(layer, x, gates ? decoder_.gate_heads(layer, attention, qkv) : attention, inputs,
+                          x);
     image_rows.add(layer, x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);

@@ -81,6 +81,10 @@ const counted = (simulated: RoleSimulation, axis: string): number =>
 const MOE = path.join(CONFORMANCE, 'models', 'qwen3_moe', 'actor');
 /** With a layer that has no MLP. */
 const NEMOTRON = path.join(CONFORMANCE, 'models', 'nemotron_h', 'actor');
+/** With experts beside the MLP, and with layers that share keys; heads of both have two shapes. */
+const [BESIDE, SHARED] = ['gemma4_moe', 'gemma4_shared'].map((name) =>
+  path.join(CONFORMANCE, 'models', name, 'actor'),
+) as [string, string];
 
 test.each([
   ['tp 2', model, 2, layoutOf({ tp: 2 }), false],
@@ -97,6 +101,11 @@ test.each([
     layoutOf({ tp: 2, ep: 2, sequenceParallel: true }),
     true,
   ],
+  ['experts beside an MLP, tp 2', BESIDE, 2, layoutOf({ tp: 2 }), false],
+  ['the same, recomputed', BESIDE, 2, layoutOf({ tp: 2 }), true],
+  ['the same, sequence parallel, ep 2', BESIDE, 4, layoutOf({ tp: 2, ep: 2, sequenceParallel: true }), true],
+  ['heads of two shapes, cp 2', BESIDE, 2, layoutOf({ cp: 2 }), true],
+  ['shared keys, tp 2 x cp 2', SHARED, 4, layoutOf({ tp: 2, cp: 2 }), true],
   ['cp 2', model, 2, layoutOf({ cp: 2 }), false],
   ['cp 2, layers of linear attention', NEMOTRON, 2, layoutOf({ cp: 2 }), false],
   ['the same, recomputed', NEMOTRON, 2, layoutOf({ cp: 2 }), true],

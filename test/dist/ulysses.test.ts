@@ -125,6 +125,8 @@ test.each([
   ['olmo_hybrid', 2, 128],
   ['lfm2', 4, 128],
   ['lfm2_moe', 2, 128],
+  ['gemma4_moe', 2, 128],
+  ['gemma4_shared', 4, 128],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {
   const batch = longBatch(8, vocabulary);
   const model = modelOf(name);

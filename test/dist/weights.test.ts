@@ -89,7 +89,7 @@ function expectTensors(buckets: readonly WeightBucket[], stored: Record<string, 
 const learn = (actor: Actor) => actor.updatePolicy(batch, { loss: { entropyCoeff: 0.01 } });
 const logProbs = async (actor: Actor) => (await actor.computeLogProb(batch)).logProbs;
 
-test.each(['qwen3_headdim', 'gpt2', 'qwen3_moe', 'gemma2', 'glm4_moe'])(
+test.each(['qwen3_headdim', 'gpt2', 'qwen3_moe', 'gemma2', 'glm4_moe', 'gemma4_moe', 'gemma4_shared'])(
   'all tensors of %s come out as they are stored, and go into another model',
   async (name) => {
     const model = path.join(CONFORMANCE, 'models', name, 'actor');

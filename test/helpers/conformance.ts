@@ -17,9 +17,16 @@ export function layoutsOf(dir: string): TestLayout[] {
   const experts = ['num_experts', 'num_local_experts', 'n_routed_experts'].some(
     (key) => Number(config[key]) > 0,
   );
+  // Which no pipeline may cut.
+  const joined = ['num_kv_shared_layers', 'hidden_size_per_layer_input'].some(
+    (key) => Number(config[key]) > 0,
+  );
+  const tp = { tp: 2, sequenceParallel: true };
   return [
     one,
-    { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
+    joined
+      ? { layout: 'tp 2', worldSize: 2, parallel: tp }
+      : { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { ...tp, pp: 2 } },
     { layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } },
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
   ];

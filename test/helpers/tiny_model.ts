@@ -1,5 +1,5 @@
 import { resolveSchedule } from '../../ts/engine/schedule_options';
-import { ONE_ROPE } from '../../ts/model/hf_decoder';
+import { ONE_ROPE, ONE_SHAPE } from '../../ts/model/hf_decoder';
 import { SOFTMAX_EXPERTS } from '../../ts/model/hf_experts';
 import { ONE_STAGE } from '../../ts/model/pipeline_parts';
 import type {
@@ -53,6 +53,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     ropeAttentionFactor: 1,
     ropePairs: false,
     ...ONE_ROPE,
+    ...ONE_SHAPE,
     embeddingScale: 1,
     tiedEmbeddings: false,
     valueBias: false,

@@ -85,9 +85,10 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   task.policy.entropy_coeff = 0.01;
   bool other = false;
   for (const std::string variant :
-       {"llama",      "qwen2",    "qwen3",       "gpt2",        "gemma2",  "gemma3",     "smollm3", "olmo3",
-        "qwen3_moe",  "glm4_moe", "deepseek_v3", "gpt_oss",     "granite", "granitemoe", "glm4",    "qwen3_5",
-        "qwen3_next", "mamba2",   "nemotron_h",  "olmo_hybrid", "lfm2",    "lfm2_moe"}) {
+       {"llama",    "qwen2",     "qwen3",      "gpt2",         "gemma2",     "gemma3",      "smollm3",
+        "olmo3",    "qwen3_moe", "glm4_moe",   "deepseek_v3",  "gpt_oss",    "granite",     "granitemoe",
+        "glm4",     "qwen3_5",   "qwen3_next", "mamba2",       "nemotron_h", "olmo_hybrid", "lfm2",
+        "lfm2_moe", "gemma4",    "gemma4_moe", "gemma4_shared"}) {
     EngineOptions options = context(variant, 2);
     options.gradient_checkpointing = other = !other;
     options.max_tokens = other ? kAccumulating : kAtOnce;
@@ -130,8 +131,8 @@ TEST(experts_are_shared_by_ranks_of_a_context) {
 
 // The bits of one process, from which no rank differs: a row of attention depends on its position alone.
 TEST(log_probs_and_values_have_the_bits_of_one_process) {
-  for (const std::string variant :
-       {"llama", "qwen3", "gemma2", "qwen3_moe", "qwen3_next", "mamba2", "lfm2"}) {
+  for (const std::string variant : {"llama", "qwen3", "gemma2", "qwen3_moe", "qwen3_next", "mamba2", "lfm2",
+                                    "gemma4_moe", "gemma4_shared"}) {
     const EngineOptions options = context(variant, 2);
     const LongBatch batch = long_batch(0, std::vector<int64_t>(kLongSequences, 0));
     const LogProbResult expected =

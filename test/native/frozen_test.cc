@@ -61,7 +61,8 @@ std::vector<ParameterInfo> parameters_of(const EngineOptions& options) {
 }
 
 bool is_buffer(const std::string& name) {
-  return name.ends_with("correction_bias");
+  const bool of_layer = name.ends_with(".scale") && name.find("router") == std::string::npos;
+  return of_layer || name.ends_with("correction_bias");
 }
 
 bool is_adapter(const std::string& name) {
@@ -187,12 +188,13 @@ void check_layout(const std::string& variant, HeadKind head, const Layout& layou
     trained->import_tensors(TensorKind::kParam, {weights.file});
     held->import_tensors(TensorKind::kParam, {weights.file});
 
-    // A third of it, but for buffers, which have no second form (and lie on one stage of a pipeline).
+    // A third of it, but for buffers, which have no second form (of a pipeline each stage has its own).
     const StateBytes all = trained->state_bytes(), own = held->state_bytes();
     const int64_t bytes = own.parameters + own.host.parameters;
     const int64_t beside = 3 * bytes - (all.parameters + all.host.parameters);
     CHECK(bytes > 0 && own.gradients == 0 && own.moments == 0);
-    CHECK(beside == 0 || beside == buffers * 2 * kFloat * 16);
+    CHECK(beside % (2 * kFloat * 16) == 0 && beside <= buffers * 2 * kFloat * 16);
+    CHECK(options.pipeline.stages > 1 || beside == buffers * 2 * kFloat * 16);
 
     const std::vector<at::Tensor> expected = computed(*trained, head, batch);
     check_equal(computed(*held, head, batch), expected);
@@ -237,14 +239,16 @@ std::string bytes_of(const std::string& path) {
 }  // namespace
 
 TEST(a_frozen_engine_has_the_bits_of_one_that_trains_in_a_third_of_the_bytes) {
-  for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe",
-                                    "deepseek_v3", "gpt_oss", "qwen3_5", "qwen3_next", "mamba2", "nemotron_h",
-                                    "olmo3", "olmo_hybrid", "lfm2", "lfm2_moe", "granite", "glm4"}) {
+  for (const std::string variant :
+       {"qwen2",   "qwen3",    "gpt2",       "gemma2", "qwen3_moe",  "glm4_moe",   "deepseek_v3",
+        "gpt_oss", "qwen3_5",  "qwen3_next", "mamba2", "nemotron_h", "olmo3",      "olmo_hybrid",
+        "lfm2",    "lfm2_moe", "granite",    "glm4",   "gemma4",     "gemma4_moe", "gemma4_shared"}) {
     for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
       const EngineOptions options = base_options(variant, head);
       const Weights weights(parameters_of(options), "weights");
       for (const Layout& layout : kLayouts) {
         if (layout.experts && !options.model.moe) continue;
+        if (layout.name == "pp" && variant == "gemma4_shared") continue;  // no pipeline may cut it
         const int before = failures();
         check_layout(variant, head, layout, weights);
         report(failures() == before, __FILE__, __LINE__,

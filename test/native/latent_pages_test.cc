@@ -60,7 +60,7 @@ TEST(a_page_whose_keys_hold_the_values_is_half_as_large_and_gives_both) {
   const int64_t apart = KvCache::page_bytes(config, at::kFloat);
   config.latent = LatentConfig{.absorbed = true};
   CHECK(2 * KvCache::page_bytes(config, at::kFloat) == apart);
-  const at::Tensor qkv = random({3, config.qkv_size()}, 2, at::kFloat);
+  const at::Tensor qkv = random({3, config.mixer_inputs(0)}, 2, at::kFloat);
   const KvCache on_host(config, at::kFloat, at::kCPU, 2), by_operations(config, at::kFloat, at::kCPU, 2);
   on_host.store(1, {{1, 0}, {1, 1}, {1, 2}}, qkv, 0, 3);
   by_operations.store(1, at::ones({3}, at::kLong), at::arange(3, at::kLong), qkv);

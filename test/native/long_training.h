@@ -84,7 +84,7 @@ inline EngineOptions long_options(const std::string& variant, HeadKind head) {
   if (variant == "qwen3") {
     model.qk_norm = true;
     model.sliding_windows = {0, 30};
-  } else if (variant != "gemma3" && variant != "olmo3") {
+  } else if (variant != "gemma3" && variant != "olmo3" && !model.second_heads) {
     model.attention_scale = 5;  // scores that differ without q/k norm, too
   }
   return options;

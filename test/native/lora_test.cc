@@ -17,9 +17,9 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",       "qwen3",  "gpt2",     "gemma2",     "qwen3_moe",  "glm4_moe",   "deepseek_v3",
-    "gpt_oss",     "latent", "qwen3_5",  "qwen3_next", "mamba2",     "nemotron_h", "olmo3",
-    "olmo_hybrid", "lfm2",   "lfm2_moe", "granite",    "granitemoe", "glm4"};
+    "qwen2",    "qwen3",   "gpt2",       "gemma2", "qwen3_moe",  "glm4_moe",   "deepseek_v3",  "gpt_oss",
+    "latent",   "qwen3_5", "qwen3_next", "mamba2", "nemotron_h", "olmo3",      "olmo_hybrid",  "lfm2",
+    "lfm2_moe", "granite", "granitemoe", "glm4",   "gemma4",     "gemma4_moe", "gemma4_shared"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -51,19 +51,26 @@ LoraOptions all_linear(const ModelConfig& c) {
       add("attn.kv_a.kv_a_proj", "attn.kv_a", 0, latent.key_rank + latent.rotary_dim);
       add("attn.kv_b.kv_b_proj", "attn.kv_b", 0, c.num_heads * (latent.still_dim + latent.value_dim));
     } else {
-      const int64_t queries = (c.attention_gate ? 2 : 1) * c.q_size();
+      const ModelConfig own = c.at_layer(layer);
+      const int64_t queries = (own.attention_gate ? 2 : 1) * own.q_size();
       add("attn.qkv.q", "attn.qkv", 0, queries);
-      add("attn.qkv.k", "attn.qkv", queries, c.kv_size());
-      add("attn.qkv.v", "attn.qkv", queries + c.kv_size(), c.kv_size());
+      if (!c.shares_keys(layer)) add("attn.qkv.k", "attn.qkv", queries, own.kv_size());
+      if (!c.shares_keys(layer) && !own.values_from_keys)
+        add("attn.qkv.v", "attn.qkv", queries + own.kv_size(), own.kv_size());
     }
     if (!c.is_linear_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
     if (c.is_moe_layer(layer) && c.moe->latent_size > 0) {
       add("moe.latent.in.fc1_latent_proj", "moe.latent.in", 0, c.moe->latent_size);
       add("moe.latent.out.fc2_latent_proj", "moe.latent.out", 0, c.hidden_size);
     }
-    if (c.is_moe_layer(layer) || !c.has_mlp(layer)) continue;
-    add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);
-    if (c.gated_mlp) add("mlp.in.up", "mlp.in", c.intermediate_size, c.intermediate_size);
+    if (c.per_layer_size > 0) {
+      add("token.in.per_layer_input_gate", "token.in", 0, c.per_layer_size);
+      add("token.out.per_layer_projection", "token.out", 0, c.hidden_size);
+    }
+    if (!c.has_mlp(layer) || (c.is_moe_layer(layer) && !c.moe->beside_mlp)) continue;
+    const int64_t size = c.mlp_size(layer);
+    add("mlp.in.gate", "mlp.in", 0, size);
+    if (c.gated_mlp) add("mlp.in.up", "mlp.in", size, size);
     add("mlp.out.down", "mlp.out", 0, c.hidden_size);
   }
   return lora;
@@ -262,9 +269,9 @@ TEST(decoding_rows_are_those_of_the_merged_model) {
   const auto qkv_of = [&](SmallModel& model) {
     const at::Tensor x = at::empty({32, config.hidden_size});
     model.transformer.embed(tokens, positions, x);
-    const at::Tensor qkv = at::empty({32, config.qkv_size()});
+    const at::Tensor qkv = at::empty({32, config.mixer_inputs(0)});
     model.transformer.attention_inputs(0, x, positions, qkv);
-    model.transformer.block_output(0, x, qkv.narrow(1, 0, config.q_size()).contiguous(), x);
+    model.transformer.block_output(0, x, qkv.narrow(1, 0, config.q_size()).contiguous(), {}, x);
     return at::cat({qkv, x}, 1);
   };
   CHECK(relative(qkv_of(adapted), qkv_of(dense)) < 1e-5);

@@ -136,6 +136,13 @@ inline EngineOptions options_of(const Setup& c) {
   if (m.positions == PositionKind::kRope) m.rope_inv_freq.assign(32, 0.5);
   if (m.latent) give_latent(m, {m.latent->query_rank > 0 ? 96 : 0, 64, 48, 16, 40});
   if (!m.second_rope_inv_freq.empty()) m.second_rope_inv_freq.assign(32, 0.5);
+  if (m.second_heads) {
+    m.second_heads = HeadShape{2, 32};
+    m.second_rope_inv_freq.assign(16, 0.5);
+    give_windows(m, {128, 0, 128, 0});
+    if (m.shared_mlp_size > 0) m.shared_mlp_size = 512;
+    if (m.per_layer_size > 0) m.per_layer_size = 48;
+  }
   if (m.moe) {
     m.moe->num_experts = 8;
     m.moe->top_k = 2;

@@ -213,7 +213,7 @@ TEST(rows_of_many_pages_are_stored_in_as_many_operations_as_those_of_one) {
   const ModelConfig config = toy_config();
   constexpr int64_t kPages = 8, kRows = kPages * kPagePositions;
   const KvCache cache(config, at::kFloat, at::kCPU, kPages), expected(config, at::kFloat, at::kCPU, kPages);
-  const at::Tensor qkv = random({kRows, config.qkv_size()}, 2, at::kFloat);
+  const at::Tensor qkv = random({kRows, config.mixer_inputs(0)}, 2, at::kFloat);
   const at::Tensor rows = at::arange(kRows, at::kLong);
   const at::Tensor pages = kPages - 1 - rows.div(kPagePositions, "floor");
   const at::Tensor slots = rows.remainder(kPagePositions);
@@ -243,7 +243,7 @@ TEST(a_page_is_copied_with_all_of_its_layers) {
   CHECK(KvCache::page_bytes(config, at::kFloat) == 2 * 2 * 2 * 10 * 32 * 4);
   const KvCache cache(config, at::kFloat, at::kCPU, 3);
   CHECK(cache.bytes() == 3 * 2 * 2 * 2 * 10 * 32 * 4);
-  const at::Tensor qkv = random({1, config.qkv_size()}, 1, at::kFloat);
+  const at::Tensor qkv = random({1, config.mixer_inputs(0)}, 1, at::kFloat);
   for (const int64_t layer : {0, 1}) cache.store(layer, {{0, 5}}, qkv, 0, 1);
   cache.copy_page(0, 2);
   for (const int64_t layer : {0, 1}) {

@@ -59,13 +59,14 @@ struct PagedCase {
         pages.back().push_back(next++ * 7 % kPool);
       offsets.push_back(offsets.back() + length);
     }
-    qkv = random({offsets.back(), config.qkv_size()}, 3, dtype);
+    qkv = random({offsets.back(), config.mixer_inputs(0)}, 3, dtype);
   }
 
   KvCache cache() const {
     KvCache cache(config, qkv.scalar_type(), qkv.device(), kPool);
     // What no position has written may hold anything.
-    const at::Tensor everything = at::full({kPagePositions, config.qkv_size()}, std::nan(""), qkv.options());
+    const at::Tensor everything =
+        at::full({kPagePositions, config.mixer_inputs(0)}, std::nan(""), qkv.options());
     for (int32_t page = 0; page < kPool; ++page) {
       std::vector<KvSlot> slots;
       for (int32_t slot = 0; slot < kPagePositions; ++slot) slots.push_back({page, slot});

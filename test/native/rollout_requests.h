@@ -31,7 +31,8 @@ inline constexpr int64_t kPositions = 200;
 inline ModelConfig long_model(const std::string& variant) {
   ModelConfig config = small(variant);
   config.max_positions = kPositions;
-  if (variant == "gemma2" || variant == "gemma3" || variant == "olmo3") config.sliding_windows = {40, 0};
+  if (variant == "gemma2" || variant == "gemma3" || variant == "olmo3" || config.second_heads)
+    for (int64_t& window : config.sliding_windows) window = window > 0 ? 40 : 0;
   return config;
 }
 

@@ -30,6 +30,9 @@ class FailingDecoder final : public Decoder {
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
     d_.embed(tokens, positions, x);
   }
+  at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x) override {
+    return d_.layer_inputs(tokens, x);
+  }
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override {
     d_.attention_inputs(layer, x, positions, qkv);
@@ -38,10 +41,10 @@ class FailingDecoder final : public Decoder {
   at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override {
     return d_.gate_heads(layer, attn, qkv);
   }
-  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn, const at::Tensor& inputs,
                     const at::Tensor& out) override {
     if (calls_left >= 0 && calls_left-- == 0) throw Error(ErrorCode::kOutOfMemory, "no memory");
-    d_.block_output(layer, x, attn, out);
+    d_.block_output(layer, x, attn, inputs, out);
   }
   void logits(const at::Tensor& x, const at::Tensor& logits) override { d_.logits(x, logits); }
 

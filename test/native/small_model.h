@@ -13,11 +13,11 @@ namespace troupe::test {
 
 constexpr int64_t kVocabulary = 50;
 
-// A window per layer; in gemma3 and olmo3 those that have one turn by the second set.
+// A window per layer; where there is a second set of frequencies those that have one turn by it.
 inline void give_windows(ModelConfig& c, std::vector<int64_t> windows) {
   c.num_layers = static_cast<int64_t>(windows.size());
   c.sliding_windows = std::move(windows);
-  if (c.family != "gemma3" && c.family != "olmo3") return;
+  if (c.second_rope_inv_freq.empty()) return;
   c.second_rope_layers.clear();
   for (const int64_t window : c.sliding_windows) c.second_rope_layers.push_back(window > 0);
 }
@@ -70,6 +70,23 @@ inline void give_linear_heads(ModelConfig& c, int64_t key_heads, int64_t value_h
 inline void give_heads(ModelConfig& c, int64_t heads, int64_t key_heads) {
   c.num_heads = heads;
   c.num_kv_heads = c.latent ? heads : key_heads;
+  if (c.second_heads) c.second_heads->num_kv_heads = heads;
+}
+
+// What all of Gemma 4 have: heads that differ between layers with a window and the others, where values are
+// keys.
+inline void give_gemma4(ModelConfig& c, std::vector<int64_t> windows) {
+  c.num_layers = static_cast<int64_t>(windows.size());
+  c.post_norms = c.tied_embeddings = c.qk_norm = c.value_norm = c.layer_scale = c.values_from_keys = true;
+  c.activation = Activation::kGeluTanh;
+  c.embedding_scale = std::sqrt(24.0);
+  c.final_softcap = 6;
+  c.second_heads = HeadShape{4, 6};
+  c.rope_inv_freq = {1, 0.1, 0, 0};
+  c.second_rope_inv_freq = {1, 0.3, 0.2};
+  c.second_rope_layers.clear();
+  for (const int64_t window : windows) c.second_rope_layers.push_back(window > 0);
+  c.sliding_windows = std::move(windows);
 }
 
 // DeepSeek-V3's, on the second of two layers.
@@ -101,7 +118,10 @@ inline void give_softmax_groups(ModelConfig& c) {
 // scaled, and so are embeddings; logits are divided), granitemoe (the same with experts), glm4 (heads of
 // which a half turns in pairs side by side, biases, norms before and behind attention and MLP), lfm2 (one
 // layer of a short convolution with biases, and one of attention), lfm2_moe (one of attention, and one of a
-// short convolution and of experts by sigmoids whose sum has an eps).
+// short convolution and of experts by sigmoids whose sum has an eps), gemma4 (heads of two shapes, values
+// from keys and their norm, a scale of each layer), gemma4_moe (the same with experts beside the MLP),
+// gemma4_shared (keys of two layers for the two behind them, whose MLPs are narrower, and numbers of tokens
+// for every layer).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -182,6 +202,19 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.embedding_scale = std::sqrt(24.0);
     for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
     give_windows(c, {4, 0});
+  } else if (variant == "gemma4") {
+    give_gemma4(c, {4, 0});
+  } else if (variant == "gemma4_moe") {
+    give_gemma4(c, {4, 0});
+    c.moe = MoeConfig{4, 2, 16, true};
+    c.moe->beside_mlp = true;
+    c.moe_layers = {true, true};
+  } else if (variant == "gemma4_shared") {
+    give_gemma4(c, {4, 0, 4, 0});
+    c.values_from_keys = false;
+    c.shared_kv_layers = 2;
+    c.shared_mlp_size = 28;
+    c.per_layer_size = 6;
   } else if (variant == "olmo3") {
     c.input_norms = false;
     c.post_norms = c.whole_qk_norm = true;

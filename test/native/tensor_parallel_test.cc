@@ -40,9 +40,10 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   Task task;
   task.policy.entropy_coeff = 0.01;
   for (const std::string variant :
-       {"llama",       "qwen2",   "qwen3",    "gpt2",    "gemma2",     "gemma3", "smollm3",    "qwen3_moe",
-        "deepseek_v3", "gpt_oss", "latent",   "qwen3_5", "qwen3_next", "mamba2", "nemotron_h", "olmo3",
-        "olmo_hybrid", "lfm2",    "lfm2_moe", "granite", "granitemoe", "glm4"}) {
+       {"llama",      "qwen2",       "qwen3",       "gpt2",         "gemma2",   "gemma3",     "smollm3",
+        "qwen3_moe",  "deepseek_v3", "gpt_oss",     "latent",       "qwen3_5",  "qwen3_next", "mamba2",
+        "nemotron_h", "olmo3",       "olmo_hybrid", "lfm2",         "lfm2_moe", "granite",    "granitemoe",
+        "glm4",       "gemma4",      "gemma4_moe",  "gemma4_shared"}) {
     compare_layouts(variant, HeadKind::kLm, 1, task);
   }
 }
@@ -52,8 +53,8 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 }
 
 TEST(rows_have_the_same_bits_with_and_without_sequence_parallelism) {
-  for (const std::string variant :
-       {"gemma2", "qwen3_moe", "olmo3", "olmo_hybrid", "granite", "glm4", "mamba2", "lfm2"}) {
+  for (const std::string variant : {"gemma2", "qwen3_moe", "olmo3", "olmo_hybrid", "granite", "glm4",
+                                    "mamba2", "lfm2", "gemma4_moe", "gemma4_shared"}) {
     std::vector<at::Tensor> log_probs;
     for (const bool sequence_parallel : {false, true}) {
       const EngineOptions options = tensor_options(variant, HeadKind::kLm, 2, sequence_parallel);

@@ -40,7 +40,7 @@ class ToyDecoder : public Decoder {
     tokens_ = random(config_.vocab_size, hidden, 1.0);
     positions_ = random(config_.max_positions, hidden, 0.5);
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      qkv_.push_back(random(config_.qkv_size(), hidden, 0.3));
+      qkv_.push_back(random(config_.mixer_inputs(0), hidden, 0.3));
       out_.push_back(random(hidden, config_.q_size(), 0.3));
     }
     head_ = random(config_.vocab_size, hidden, 0.4);
@@ -61,7 +61,7 @@ class ToyDecoder : public Decoder {
                         const at::Tensor& qkv) override {
     multiply(x, qkv_[static_cast<size_t>(layer)], qkv);
   }
-  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn, const at::Tensor&,
                     const at::Tensor& out) override {
     const at::Tensor projected = at::empty_like(x);
     multiply(attn, out_[static_cast<size_t>(layer)], projected);
@@ -76,12 +76,12 @@ class ToyDecoder : public Decoder {
     at::Tensor x = at::empty({length, config_.hidden_size});
     x.copy_(tokens_.index_select(0, at::tensor(tokens, at::kLong)) +
             positions_.index_select(0, positions.to(at::kLong)));
-    const at::Tensor qkv = at::empty({length, config_.qkv_size()});
+    const at::Tensor qkv = at::empty({length, config_.mixer_inputs(0)});
     const at::Tensor attn = at::empty({length, config_.q_size()});
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       attention_inputs(layer, x, positions, qkv);
       for (int64_t i = 0; i < length; ++i) attend(layer, qkv, 0, i, attn);
-      block_output(layer, x, attn, x);
+      block_output(layer, x, attn, {}, x);
     }
     const at::Tensor result = at::empty({1, config_.vocab_size});
     logits(x.narrow(0, length - 1, 1), result);
@@ -110,7 +110,7 @@ class ToyDecoder : public Decoder {
     const int64_t window = config_.sliding_windows[static_cast<size_t>(layer)];
     const int64_t first = window > 0 ? std::max(begin, query - window + 1) : begin;
     const float* data = qkv.const_data_ptr<float>();
-    const int64_t stride = config_.qkv_size();
+    const int64_t stride = config_.mixer_inputs(0);
     for (int64_t head = 0; head < config_.num_heads; ++head) {
       const float* q = data + query * stride + head * dim;
       const int64_t key_column = (config_.num_heads + head / groups) * dim;

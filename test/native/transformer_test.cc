@@ -16,9 +16,10 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",       "gpt2",   "gemma2",     "gemma3",      "smollm3", "qwen3_moe", "glm4_moe",   "deepseek_v3",
-    "gpt_oss",     "latent", "qwen3_5",    "qwen3_next",  "olmo3",   "granite",   "granitemoe", "glm4",
-    "deepseek_v2", "mamba2", "nemotron_h", "olmo_hybrid", "lfm2",    "lfm2_moe"};
+    "qwen2",       "gpt2",    "gemma2",      "gemma3",       "smollm3",    "qwen3_moe",   "glm4_moe",
+    "deepseek_v3", "gpt_oss", "latent",      "qwen3_5",      "qwen3_next", "olmo3",       "granite",
+    "granitemoe",  "glm4",    "deepseek_v2", "mamba2",       "nemotron_h", "olmo_hybrid", "lfm2",
+    "lfm2_moe",    "gemma4",  "gemma4_moe",  "gemma4_shared"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
@@ -68,20 +69,23 @@ TEST(gradients_are_finite_differences) {
   for (const std::string& variant : kVariants) {
     const bool experts = variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" ||
                          variant == "deepseek_v2" || variant == "gpt_oss" || variant == "qwen3_next" ||
-                         variant == "granitemoe" || variant == "nemotron_h";
+                         variant == "granitemoe" || variant == "nemotron_h" || variant == "gemma4_moe";
     check_finite_differences(variant, small(variant), [&](const Parameter& parameter) {
       // A step before the router flips choices, and the loss jumps; the update conformance cases cover those
-      // gradients. For the same reason that of gpt_oss itself: some of its four experts are nearly equal to
-      // it, and the attention before them of deepseek_v2, which the test below covers.
-      const bool flips = variant == "deepseek_v2" && parameter.info.name.find(".attn.") != std::string::npos;
-      return flips || (experts && parameter.group < 2) || (variant == "gpt_oss" && is_router(parameter));
+      // gradients. For the same reason those of gpt_oss and of gemma4_moe: some of their four experts are
+      // nearly equal to them, and the attention before them of deepseek_v2 and gemma4_moe, which the test
+      // below covers.
+      const bool near = variant == "gpt_oss" || variant == "gemma4_moe";
+      const bool flips = (variant == "deepseek_v2" || variant == "gemma4_moe") &&
+                         parameter.info.name.find(".attn.") != std::string::npos;
+      return flips || (experts && parameter.group < 2) || (near && is_router(parameter));
     });
   }
 }
 
 TEST(gradients_through_a_router_that_takes_every_expert_are_finite_differences) {
   at::NoGradGuard no_grad;
-  for (const std::string variant : {"gpt_oss", "deepseek_v2"}) {
+  for (const std::string variant : {"gpt_oss", "deepseek_v2", "gemma4_moe"}) {
     ModelConfig config = small(variant);
     config.moe->top_k = config.moe->num_experts;
     config.moe->top_groups = config.moe->groups;
@@ -142,11 +146,22 @@ TEST(recomputation_ends_where_the_backward_pass_has_what_it_reads) {
     const ModelConfig& c = model.config;
     for (int64_t layer = 0; layer < c.num_layers; ++layer) {
       const Block block(model.store, c, layer);
-      const at::Tensor angles =
-          at::outer(at::arange(kRowTile, at::kFloat), at::tensor(c.rope_inv_freq, at::kFloat));
-      const RotaryTable turns{angles.cos(), angles.sin()};
-      const RowContext rows{at::arange(kRowTile, at::kInt), ops::separate_segments({0, kRowTile}),
-                            RotaryTables{turns, turns}, kRowTile};
+      const auto table = [](const std::vector<double>& inv_freq) {
+        const at::Tensor angles =
+            at::outer(at::arange(kRowTile, at::kFloat), at::tensor(inv_freq, at::kFloat));
+        return RotaryTable{angles.cos(), angles.sin()};
+      };
+      RowContext rows{at::arange(kRowTile, at::kInt), ops::separate_segments({0, kRowTile}),
+                      RotaryTables{table(c.rope_inv_freq), table(c.second_rope_inv_freq)}, kRowTile};
+      if (c.per_layer_size > 0) {
+        rows.layer_inputs = at::randn({kRowTile, c.num_layers * c.per_layer_size});
+        rows.layer_input_gradient = at::empty_like(rows.layer_inputs);
+      }
+      if (c.shared_kv_layers > 0) {
+        const ModelConfig own = c.at_layer(layer);
+        rows.shared_keys = std::make_shared<SharedKeys>();
+        for (at::Tensor& keys : rows.shared_keys->of) keys = at::randn({kRowTile, 2 * own.kv_size()});
+      }
       const at::Tensor x = at::randn({kRowTile, c.hidden_size}), dy = at::randn({kRowTile, c.hidden_size});
       const auto bytes = [](const auto& body) {
         const auto count = std::make_shared<ByteCount>();
@@ -158,7 +173,7 @@ TEST(recomputation_ends_where_the_backward_pass_has_what_it_reads) {
       at::set_num_threads(1);
       const int64_t forward = bytes([&] { block.forward(x, rows, &kept); });
       const int64_t recomputed = bytes([&] { block.recompute(x, rows, again); });
-      const bool product = !c.has_post_norms(layer) && !c.is_moe_layer(layer);
+      const bool product = !c.has_post_norms(layer) && !c.is_moe_layer(layer) && c.per_layer_size == 0;
       if (product) {  // the activations that go into it, and its result
         const int64_t activations = c.has_mlp(layer) ? c.intermediate_size : 0;
         CHECK(recomputed + kRowTile * (activations + c.hidden_size) * 4 <= forward);

@@ -3,6 +3,7 @@ import path from 'node:path';
 import { relativeTo } from '../base/relative_to';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
+import { isUnusedKey } from '../model/gemma4_names';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import { scaleLayouts } from '../model/hf_quantization';
@@ -99,7 +100,9 @@ export function loadModelDirectory(
   const { files, found } = planLoad(dir, stored, mapping, {
     optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),
     ignored: (hf) =>
-      (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
+      (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) ||
+      isPredictionLayer(config, hf) ||
+      isUnusedKey(config, hf),
   });
   const predicting = head === 'lm' ? predictionLayersOf(dir, stored, config) : new Map();
   const copies = copiesIn(dir, stored, config, mapping);

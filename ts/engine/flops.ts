@@ -1,3 +1,4 @@
+import { atLayer, headsAt, sharesKeys } from '../model/layer_shapes';
 import { linearColumns } from '../model/linear_columns';
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 
@@ -8,16 +9,24 @@ import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
   const mixerSize = (layer: number): number =>
-    c.linear !== null && c.linearLayers[layer] ? linearSize(c, c.linear) : attentionSize(c);
-  const innerSize = (layer: number): number =>
-    c.bareLayers[layer]
-      ? 0
-      : c.moe !== null && (c.moeLayers[layer] ?? true)
-        ? moeSize(c, c.moe)
-        : mlpSize(c, c.intermediateSize);
+    c.linear !== null && c.linearLayers[layer]
+      ? linearSize(c, c.linear)
+      : attentionSize(atLayer(c, layer), sharesKeys(c, layer));
+  const innerSize = (layer: number): number => {
+    if (c.bareLayers[layer]) return 0;
+    const sparse = c.moe !== null && (c.moeLayers[layer] ?? true) ? moeSize(c, c.moe) : 0;
+    const dense = sparse === 0 || c.moe?.besideMlp ? mlpSize(c, atLayer(c, layer).intermediateSize) : 0;
+    // Of the token: the row's gate and what comes back from it, and the layer's part of the projection.
+    return sparse + dense + 3 * c.hiddenSize * c.perLayerSize;
+  };
   let matrices = 0;
+  // Σ of head_dim over the layers with attention.
+  let dims = 0;
   const further = c.prediction?.trained ? c.prediction.layers : 0;
-  for (let layer = 0; layer < c.numLayers + further; layer++) matrices += mixerSize(layer) + innerSize(layer);
+  for (let layer = 0; layer < c.numLayers + further; layer++) {
+    matrices += mixerSize(layer) + innerSize(layer);
+    if (!c.linearLayers[layer]) dims += meanHeadDim(c, layer);
+  }
   // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
   matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;
   // A layer that predicts a further token joins two inputs, and goes through the head again.
@@ -29,16 +38,20 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
     tokens += length;
     squares += length * length;
   }
-  const headDim =
-    c.latent === null ? c.headDim : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
-  const attending = c.numLayers + further - c.linearLayers.filter(Boolean).length;
-  return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * attending;
+  return 6 * matrices * tokens + 6 * squares * dims * c.numHeads;
 }
 
-function attentionSize(c: NativeModelConfig): number {
+/** Of keys and values. */
+const meanHeadDim = (c: NativeModelConfig, layer: number): number =>
+  c.latent === null
+    ? headsAt(c, layer).headDim
+    : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
+
+function attentionSize(c: NativeModelConfig, withoutKeys: boolean): number {
   if (c.latent === null) {
     const gates = c.attentionGate ? c.numHeads : 0;
-    return c.hiddenSize * c.headDim * (2 * (c.numHeads + c.numKvHeads) + gates);
+    const matricesOfKeys = withoutKeys ? 0 : c.valuesFromKeys ? 1 : 2;
+    return c.hiddenSize * c.headDim * (2 * c.numHeads + matricesOfKeys * c.numKvHeads + gates);
   }
   const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = c.latent;
   const queries = c.numHeads * (stillDim + rotaryDim);

@@ -36,10 +36,10 @@ export interface AdapterTarget {
 }
 
 const TARGETED =
-  /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|(delta|mamba|short_conv)\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out)|moe\.latent\.(in|out))\.weight$/;
+  /\.(attn\.(qkv|q|q_a|kv_a|kv_b|out)|(delta|mamba|short_conv)\.(in|out)|mlp\.(in|out)|moe\.shared\.(gate|in|out)|moe\.latent\.(in|out)|token\.(in|out))\.weight$/;
 
 /**
- * Every linear layer of attention, linear or not, of dense MLPs and of shared experts with their gates, in the order of the layers: what PEFT's all-linear finds under transformers 5,
+ * Every linear layer of attention, linear or not, of dense MLPs, of shared experts with their gates and of a token's gate, in the order of the layers: what PEFT's all-linear finds under transformers 5,
  * which keeps the experts of a mixture and their router as bare parameters. The head is none of them, nor is what
  * a tower for images has.
  */

@@ -39,7 +39,13 @@ const attentionNames = (c: NativeModelConfig): { qNorm: string; kNorm: string; o
     ? { qNorm: 'q_layernorm', kNorm: 'k_layernorm', out: 'out_proj' }
     : { qNorm: 'q_norm', kNorm: 'k_norm', out: 'o_proj' };
 
-function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+function qkvMapping(
+  c: NativeModelConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+  sharesKeys: boolean,
+): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
   const queries = c.attentionGate ? 2 * q : q;
@@ -48,21 +54,28 @@ function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
       ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
       : [
           { hf: `${hf}.q_proj.${leaf}`, rows: queries },
-          { hf: `${hf}.k_proj.${leaf}`, rows: kv },
-          { hf: `${hf}.v_proj.${leaf}`, rows: kv },
+          ...(sharesKeys ? [] : [{ hf: `${hf}.k_proj.${leaf}`, rows: kv }]),
+          ...(sharesKeys || c.valuesFromKeys ? [] : [{ hf: `${hf}.v_proj.${leaf}`, rows: kv }]),
         ];
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
   if (c.qkNorm || c.wholeQkNorm) {
     const { qNorm, kNorm } = attentionNames(c);
     map.tensor(`${hf}.${qNorm}.weight`, `${own}.q_norm.weight`, c.qkNorm ? c.headDim : q);
-    map.tensor(`${hf}.${kNorm}.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
+    if (!sharesKeys) map.tensor(`${hf}.${kNorm}.weight`, `${own}.k_norm.weight`, c.qkNorm ? c.headDim : kv);
   }
 }
 
-export function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+/** sharesKeys: the layer takes keys and values from another one. */
+export function attentionMapping(
+  c: NativeModelConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+  sharesKeys = false,
+): void {
   if (c.latent !== null) latentMapping(c, c.latent, map, hf, own);
-  else qkvMapping(c, map, hf, own);
+  else qkvMapping(c, map, hf, own, sharesKeys);
   const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
   const { out } = attentionNames(c);
   map.tensor(`${hf}.${out}.weight`, `${own}.out.weight`, c.hiddenSize, values);

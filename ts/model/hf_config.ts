@@ -9,6 +9,7 @@ import { exaone4, exaoneMoe } from './hf_exaone';
 import { behindDense, deepseekExperts, mixtralExperts, qwenExperts } from './hf_experts';
 import { gatedDelta, gatedDeltaMoe, qwen3Next } from './hf_gated_delta';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
+import { gemma4 } from './hf_gemma4';
 import { glm, glm4, glm4Moe, solarOpen } from './hf_glm4';
 import { glm4v, glm4vMoe } from './hf_glm4v';
 import { gptOss } from './hf_gpt_oss';
@@ -143,6 +144,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
     case 'gemma3_text':
       return gemma3(parsed as FamilyConfig<'gemma3_text'>, raw, where);
+    case 'gemma4_text':
+      return gemma4(parsed as FamilyConfig<'gemma4_text'>, raw, where);
     case 'granite':
       return granite(parsed as FamilyConfig<'granite'>, raw, where);
     case 'granitemoe':
@@ -338,6 +341,13 @@ function checkSizes(c: NativeModelConfig, where: string): void {
       `num_attention_heads ${c.numHeads} does not divide by num_key_value_heads ${c.numKvHeads}`,
     );
   }
+  if (c.secondHeads !== null && c.numHeads % c.secondHeads.numKvHeads !== 0)
+    throw invalid(
+      where,
+      `num_attention_heads ${c.numHeads} does not divide by num_key_value_heads ${c.secondHeads.numKvHeads}`,
+    );
+  if (c.secondHeads !== null && c.secondHeads.headDim % 2 !== 0)
+    throw invalid(where, `head_dim ${c.secondHeads.headDim} is odd, RoPE needs an even one`);
   if (c.headDim < 1)
     throw invalid(where, `head_dim: hidden_size ${c.hiddenSize} is below num_attention_heads ${c.numHeads}`);
   if (c.positions === 'rope' && c.latent === null && c.headDim % 2 !== 0)

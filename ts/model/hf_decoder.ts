@@ -28,6 +28,17 @@ export const ONE_ROPE: Pick<
   'secondRopeLayers' | 'secondRopeInvFreq' | 'secondRopeAttentionFactor'
 > = { secondRopeLayers: [], secondRopeInvFreq: new Float64Array(0), secondRopeAttentionFactor: 1 };
 
+/** All layers have heads and MLPs of one shape, with keys and values of their own, and get a row alone. */
+export const ONE_SHAPE = {
+  valueNorm: false,
+  layerScale: false,
+  secondHeads: null,
+  valuesFromKeys: false,
+  sharedKvLayers: 0,
+  sharedMlpSize: 0,
+  perLayerSize: 0,
+} as const satisfies Partial<NativeModelConfig>;
+
 /** What the Llama-like families share: RMSNorm, RoPE, a gated MLP, no bias, full attention. */
 export function rmsDecoder(
   family: Family,
@@ -75,6 +86,7 @@ export function rmsDecoder(
     ropeAttentionFactor: rope.attentionFactor,
     ropePairs: false,
     ...ONE_ROPE,
+    ...ONE_SHAPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,

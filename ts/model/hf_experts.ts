@@ -21,6 +21,7 @@ export const SOFTMAX_EXPERTS = {
   routedScale: 1,
   normalizerEps: 0,
   biases: false,
+  besideMlp: false,
 } as const;
 
 type Mixtral = Pick<
@@ -126,6 +127,7 @@ export function deepseekExperts(
       routedScale: c.routed_scaling_factor,
       normalizerEps: 0,
       biases: false,
+      besideMlp: false,
     },
     moeLayers,
   };

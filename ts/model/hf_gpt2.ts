@@ -1,6 +1,6 @@
 // What config.json says of GPT-2: learned positions, layer norms, biases everywhere, no gate in the MLP.
 import type { NativeModelConfig } from '../native/bridge';
-import { activation, invalid, ONE_ROPE } from './hf_decoder';
+import { activation, invalid, ONE_ROPE, ONE_SHAPE } from './hf_decoder';
 import type { FamilyConfig } from './hf_schema';
 
 export function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
@@ -47,6 +47,7 @@ export function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig 
     ropeAttentionFactor: 1,
     ropePairs: false,
     ...ONE_ROPE,
+    ...ONE_SHAPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,

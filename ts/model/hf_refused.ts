@@ -8,6 +8,9 @@ const REFUSED: Readonly<Record<string, string>> = {
     'weights in a file of another name are not supported: name it model.safetensors and leave the key out',
 };
 
+/** Which read per_layer_config themselves. */
+const HAS_LAYERS_OF_TWO_SHAPES: ReadonlySet<unknown> = new Set(['gemma4_text']);
+
 /** The first such key that must not be ignored, and why; null: none. */
 export function refusedKey(config: Readonly<Record<string, unknown>>): string | null {
   const quantized = config['quantization_config'];
@@ -15,7 +18,9 @@ export function refusedKey(config: Readonly<Record<string, unknown>>): string | 
     const found = quantizationOf(quantized, config['model_type']);
     if ('refused' in found) return `quantization_config: ${found.refused}`;
   }
-  for (const [key, why] of Object.entries(REFUSED)) if (isSet(config[key])) return `${key}: ${why}`;
+  const { per_layer_config: _, ...others } = REFUSED;
+  const refused = HAS_LAYERS_OF_TWO_SHAPES.has(config['model_type']) ? others : REFUSED;
+  for (const [key, why] of Object.entries(refused)) if (isSet(config[key])) return `${key}: ${why}`;
   // transformers masks nothing also where it is null.
   if ('is_causal' in config && !config['is_causal'])
     return 'is_causal: attention that looks ahead is not supported: expected true, or no such key';

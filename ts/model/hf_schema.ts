@@ -12,6 +12,7 @@ import {
   text,
   tokenIds,
 } from './hf_fields';
+import { gemma4Text } from './hf_schema_gemma4';
 import { youtu } from './hf_schema_latent';
 import { mixtures } from './hf_schema_mixtures';
 import {
@@ -174,6 +175,7 @@ export const schemas = {
     final_logit_softcapping: orNone(null),
     use_bidirectional_attention: bool(false),
   }),
+  gemma4_text: gemma4Text,
   granite,
   glm,
   glm4: glm,

@@ -28,7 +28,7 @@ export interface RopeInput {
   where: string;
 }
 
-type RopeType = 'default' | 'linear' | 'dynamic' | 'llama3' | 'yarn' | 'longrope';
+type RopeType = 'default' | 'linear' | 'dynamic' | 'llama3' | 'yarn' | 'longrope' | 'proportional';
 
 /** Under the names of transformers. */
 export const ROPE_TYPES: Readonly<Record<string, RopeType>> = {
@@ -68,9 +68,13 @@ type Parameters = z.infer<typeof schema>;
  * LongRoPE (Ding et al., 2024), llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
  */
 export function resolveRope(input: RopeInput): Rope {
-  const rope = { scoreFactor: 1, ...rotary(input) };
+  const { turning, ...rope } = { scoreFactor: 1, ...rotary(input) };
   const usable = (value: number): boolean => Number.isFinite(value) && value > 0;
-  if (!rope.invFreq.every(usable) || !usable(rope.attentionFactor) || !usable(rope.scoreFactor)) {
+  if (
+    !rope.invFreq.subarray(0, turning).every(usable) ||
+    !usable(rope.attentionFactor) ||
+    !usable(rope.scoreFactor)
+  ) {
     throw invalid(input.where, 'the RoPE parameters give frequencies that are not finite numbers > 0');
   }
   if (rope.maxPositions > MODEL_LIMITS.positions) {
@@ -88,7 +92,8 @@ export function givenRope(raw: Record<string, unknown>): { key: string; given: R
   return { key, given: isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {} };
 }
 
-function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
+/** turning: of the frequencies, the first that are not 0; not given: all. */
+function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> & { turning?: number } {
   const { raw, where } = input;
   const { key, given } = givenRope(raw);
   const { types = ROPE_TYPES, defaultTheta = 10000 } = input;
@@ -109,7 +114,7 @@ function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
     throw invalid(where, `${key}.${firstIssue(parsed.error, values)}`);
   }
   const p = parsed.data;
-  const turning = rotaryDim(p.partial_rotary_factor, input);
+  const turning = type === 'proportional' ? input.headDim : rotaryDim(p.partial_rotary_factor, input);
   const theta = p.rope_theta ?? defaultTheta;
   const base = Float64Array.from({ length: turning / 2 }, (_, i) => theta ** ((2 * i) / turning));
   const original = p.original_max_position_embeddings ?? input.maxPositions;
@@ -162,6 +167,15 @@ function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
           p.attention_factor ?? longAttentionFactor(p.factor ?? input.maxPositions / original, original),
         maxPositions: alike ? input.maxPositions : Math.min(input.maxPositions, original),
       };
+    }
+    case 'proportional': {
+      // All of a head turns, but behind the first share of its pairs by nothing.
+      const share = p.partial_rotary_factor ?? 1;
+      if (share > 1)
+        throw invalid(where, `${key}.partial_rotary_factor ${share}: expected a share of at most 1`);
+      const angles = Math.floor((share * turning) / 2);
+      const invFreq = base.map((f, i) => (i < angles ? 1 / f / (p.factor ?? 1) : 0));
+      return { invFreq, turning: angles, attentionFactor: 1, maxPositions: input.maxPositions };
     }
     case 'dynamic':
       // Beyond max_position_embeddings transformers turns all of a batch by the length of its longest sequence (see longrope).

@@ -9,6 +9,7 @@ import {
   moeMapping,
   type StoredShapes,
 } from './expert_names';
+import { gemma4Mapping } from './gemma4_names';
 import type { Family } from './hf_schema';
 import { lfm2Mapping } from './lfm2_names';
 import { mambaMapping } from './mamba_names';
@@ -40,6 +41,7 @@ export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = 
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else if (config.family === 'nemotron_h') nemotronMapping(config, map);
   else if (hasLfm2Names(config)) lfm2Mapping(config, map);
+  else if (config.family === 'gemma4_text') gemma4Mapping(config, map);
   else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
   furtherMapping(config, map, stored);
@@ -189,6 +191,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   gemma: 'Gemma',
   gemma2: 'Gemma2',
   gemma3_text: 'Gemma3',
+  gemma4_text: 'Gemma4',
   smollm3: 'SmolLM3',
   granite: 'Granite',
   granitemoe: 'GraniteMoe',

@@ -1,4 +1,4 @@
-// Which models tensor-parallel ranks can share: native/model/decoder_layout.h, before any process is started.
+// Which models tensor-parallel ranks can share: native/model/decoder_part.h, before any process is started.
 import type { NativeLinearConfig, NativeModelConfig } from '../native/bridge';
 
 /** Why `tp` ranks cannot share a model of these heads; null: they can. */
@@ -8,13 +8,17 @@ export function tensorProblem(
     numHeads,
     numKvHeads,
     linear = null,
-  }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> & Partial<Pick<NativeModelConfig, 'linear'>>,
+    secondHeads = null,
+  }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'> &
+    Partial<Pick<NativeModelConfig, 'linear' | 'secondHeads'>>,
 ): string | null {
   const problem = linearProblem(tp, linear);
   if (problem !== null) return problem;
   if (numHeads % tp !== 0) return `expected a divisor of the ${numHeads} attention heads`;
-  if (numKvHeads % tp === 0 || tp % numKvHeads === 0) return null;
-  return `expected a divisor or a multiple of the ${numKvHeads} key heads`;
+  for (const heads of [numKvHeads, secondHeads?.numKvHeads ?? numKvHeads])
+    if (heads % tp !== 0 && tp % heads !== 0)
+      return `expected a divisor or a multiple of the ${heads} key heads`;
+  return null;
 }
 
 /** What ranks share. */

@@ -5,6 +5,7 @@ type Raw = Readonly<Record<string, unknown>>;
 /** The `model_type` of the language model, by that of the whole. */
 const TEXT_TYPES: Readonly<Record<string, string>> = {
   gemma3: 'gemma3_text',
+  gemma4: 'gemma4_text',
   mistral3: 'mistral',
   qwen3_5: 'qwen3_5_text',
   qwen3_5_moe: 'qwen3_5_moe_text',
@@ -61,7 +62,7 @@ const FLAT: ReadonlySet<unknown> = new Set(['qwen2_vl', 'qwen2_5_vl']);
 
 const isObject = (value: unknown): boolean => typeof value === 'object' && value !== null;
 
-/** Gemma 3 and Mistral 3 with images, and Qwen3.5 where it is not read with its tower. */
+/** Gemma 3, Gemma 4 and Mistral 3 with images, and Qwen3.5 where it is not read with its tower. */
 export const hasOtherParts = (raw: Raw, readsImages = false): boolean =>
   textTypeOf(raw['model_type']) !== undefined && !(readsImages && hasOwnTower(raw));
 

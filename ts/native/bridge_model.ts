@@ -26,6 +26,14 @@ export interface NativeMoeConfig {
   normalizerEps: number;
   /** Of the router and of both matrices of every expert. */
   biases: boolean;
+  /** The layer's MLP takes the same row, through norms of its own (native/model/block_beside.cc). */
+  besideMlp: boolean;
+}
+
+/** Of attention: key heads, and the numbers of each head. */
+export interface NativeHeadShape {
+  numKvHeads: number;
+  headDim: number;
 }
 
 /** Multi-head latent attention (native/model/latent_projection.h). */
@@ -148,6 +156,10 @@ export interface NativeModelConfig {
   qkNorm: boolean;
   /** Of all heads' queries together, and of all keys (native/model/whole_qk_norm.h). */
   wholeQkNorm: boolean;
+  /** Of each head's value, without a weight. */
+  valueNorm: boolean;
+  /** A factor of each layer's output: a buffer. */
+  layerScale: boolean;
   attentionScale: number;
   attentionSoftcap: number;
   finalSoftcap: number;
@@ -175,6 +187,16 @@ export interface NativeModelConfig {
   secondRopeLayers: boolean[];
   secondRopeInvFreq: Float64Array;
   secondRopeAttentionFactor: number;
+  /** Of these layers; null: as of the others. */
+  secondHeads: NativeHeadShape | null;
+  /** In layers but these a value is what its key is before norm and rotary. */
+  valuesFromKeys: boolean;
+  /** The last so many layers take keys and values from the last one of their kind (these layers, or the others) before all of them. */
+  sharedKvLayers: number;
+  /** Of the MLPs of those; 0: as of the others. */
+  sharedMlpSize: number;
+  /** Numbers that every layer gets of a row's token (native/model/per_layer_embeddings.h); 0: none. */
+  perLayerSize: number;
   embeddingScale: number;
   tiedEmbeddings: boolean;
   valueBias: boolean;

@@ -1,4 +1,6 @@
-// What a rank sends in one optimiser step along each axis of a layout, by formula: of the blocks, which is all but a little of it.
+// What a rank sends in one optimiser step along each axis of a layout, by formula: of the blocks. The rest, which is little but for what
+// Gemma 4's layers get of tokens, is in the table alone.
+import { headsAt } from '../model/layer_shapes';
 import { linearColumns } from '../model/linear_columns';
 import { layersByPart } from '../model/pipeline_parts';
 import type { NativeSimulatedGroup } from '../native/bridge';
@@ -116,14 +118,22 @@ function tensorTraffic(part: Part): TrafficFormula {
   const { role, rows, element, layers } = part;
   const { tp, sequenceParallel } = role.layout.parallel;
   const bare = layers.filter((layer) => role.model.bareLayers[layer] === true).length;
-  const normed = role.model.postNorms ? layers.filter((layer) => !role.model.linearLayers[layer]).length : 0;
-  const plain = layers.length - bare - normed;
+  const behind = role.model.postNorms ? layers.filter((layer) => !role.model.linearLayers[layer]).length : 0;
+  const beside = role.model.moe?.besideMlp ? behind : 0;
+  const normed = behind - beside;
+  const plain = layers.length - bare - behind;
   const kinds = [
     { ...uses(part, sequenceParallel ? [4, 6, 3] : [4, 4, 2]), layers: plain, what: 'layers' },
     {
       ...uses(part, sequenceParallel ? [4, 6, 4] : [4, 4, 4]),
       layers: normed,
       what: plain > 0 ? 'layers with norms behind' : 'layers',
+    },
+    {
+      // Their sums are two, each with a norm behind it.
+      ...uses(part, sequenceParallel ? [5, 7, 5] : [6, 4, 6]),
+      layers: beside,
+      what: 'layers with experts beside an MLP',
     },
     { ...uses(part, sequenceParallel ? [2, 3, 1] : [2, 2, 0]), layers: bare, what: 'layers without an MLP' },
   ].filter((kind) => kind.layers > 0);
@@ -145,16 +155,20 @@ function tensorTraffic(part: Part): TrafficFormula {
 function contextTraffic(part: Part): TrafficFormula {
   const { role, rows, element, layers } = part;
   const { tp, cp } = role.layout.parallel;
-  const { numKvHeads, headDim, linear, linearLayers } = role.model;
+  const { linear, linearLayers } = role.model;
   const terms: { text: string; bytes: number }[] = [];
   const scans = layers.filter((layer) => linearLayers[layer]).length;
-  const attending = layers.length - scans;
-  if (attending > 0) {
+  const second = (layer: number): boolean =>
+    role.model.secondHeads !== null && role.model.secondRopeLayers[layer] === true;
+  for (const kind of [false, true]) {
+    const attending = layers.filter((layer) => !linearLayers[layer] && second(layer) === kind);
+    if (attending.length === 0) continue;
     const { text, times } = uses(part, [1, 2, 1]);
+    const { numKvHeads, headDim } = headsAt(role.model, attending[0] as number);
     const heads = Math.max(1, numKvHeads / tp); // fewer than tp: each rank has a copy of one
     terms.push({
-      text: `${text} x 2 x ${attending} layers x ${count(rows)} rows x ${heads} key heads x ${headDim} x ${element} B x ${cp - 1}`,
-      bytes: times * 2 * attending * rows * heads * headDim * element * (cp - 1),
+      text: `${text} x 2 x ${attending.length} layers x ${count(rows)} rows x ${heads} key heads x ${headDim} x ${element} B x ${cp - 1}`,
+      bytes: times * 2 * attending.length * rows * heads * headDim * element * (cp - 1),
     });
   }
   if (linear !== null && scans > 0) {

@@ -1,4 +1,8 @@
+import path from 'node:path';
+import { readModelShape } from '../../../ts/checkpoint/model_shape';
 import { flopUtilisation, trainingFlops } from '../../../ts/engine/flops';
+import { tensorMapping } from '../../../ts/model/tensor_names';
+import { CONFORMANCE } from '../../helpers/conformance';
 import { tinyExperts, tinyModel } from '../../helpers/tiny_model';
 
 test('a dense decoder: 6 N Σ L + 6 Σ L² head_dim heads layers', () => {
@@ -19,6 +23,25 @@ test('mixture of experts: the experts that a token meets, and the router', () =>
   expect(trainingFlops(model(5), [1])).toBe(6 * (matrices + 3 * 8 * 5 + 8) + 6 * 4 * 2 * 2);
   expect(trainingFlops(model(5, false), [1])).toBe(6 * (matrices + 3 * 8 * 5) + 6 * 4 * 2 * 2);
 });
+
+test.each(['gemma4_text', 'gemma4_moe', 'gemma4_shared'])(
+  '%s: heads and MLPs of each layer, and what it does with its token',
+  (name) => {
+    const { config } = readModelShape(path.join(CONFORMANCE, 'models', name, 'actor'), 'lm', 'model');
+    const { numExperts = 1, topK = 1 } = config.moe ?? {};
+    // Of the experts a token meets a share; the table of words is looked up, and so is the embedding, which is the head, too.
+    const matrices = tensorMapping(config)
+      .filter(({ shape, param }) => shape.length > 1 && param !== 'per_layer.embed.weight')
+      .map(({ shape, part, param }) => {
+        const [rows, cols] = shape.slice(-2) as [number, number];
+        const times = part !== undefined ? topK / numExperts : param === 'embed.weight' ? 2 : 1;
+        return rows * cols * times;
+      });
+    const dims = config.secondRopeLayers.map((second) => (second ? 8 : 12));
+    const sum = (values: number[]): number => values.reduce((a, b) => a + b, 0);
+    expect(trainingFlops(config, [3])).toBeCloseTo(6 * sum(matrices) * 3 + 6 * 9 * sum(dims) * 4, 6);
+  },
+);
 
 test('a value head counts as nothing', () => {
   expect(trainingFlops(tinyModel({ head: 'value' }), [1])).toBe(6 * (832 - 128) + 6 * 4 * 2);

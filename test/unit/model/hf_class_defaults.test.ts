@@ -167,6 +167,7 @@ test.each<[string, object, number]>([
   ['mimo', {}, 32],
   ['phi3', {}, 32],
   ['gemma3_text', {}, 26],
+  ['gemma4_text', {}, 30],
   ['smollm3', {}, 36],
   ['granite', {}, 32],
   ['granitemoe', {}, 32],

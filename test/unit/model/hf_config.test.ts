@@ -74,6 +74,7 @@ describe('conformance models', () => {
       biases: false,
       routedScale: 1,
       normalizerEps: 0,
+      besideMlp: false,
     });
     expect(resolve(configOf('qwen2_moe'))).toMatchObject({
       qkvBias: true,

@@ -38,6 +38,7 @@ test('ERNIE 4.5: a softmax, shared experts, and the layers that have experts', (
     groupBest: 1,
     routedScale: 1,
     normalizerEps: 0,
+    besideMlp: false,
     biases: false,
   });
   expect(tensors(c, 1)).toEqual([

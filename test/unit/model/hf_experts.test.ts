@@ -42,6 +42,7 @@ test('the conformance models', () => {
     biases: false,
     routedScale: 2.5,
     normalizerEps: 0,
+    besideMlp: false,
   });
   const dots = resolve(configOf('dots1'));
   expect(dots).toMatchObject({ qkNorm: true, qkvBias: false, slidingWindows: [0, 0, 6] });

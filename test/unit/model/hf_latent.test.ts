@@ -101,6 +101,7 @@ test('DeepSeek-V2: softmax scores, groups that rank by their best expert', () =>
     groupBest: 1,
     routedScale: 2.5,
     normalizerEps: 0,
+    besideMlp: false,
     biases: false,
   });
   expect(c.moeLayers).toEqual([false, true, true]);

@@ -71,6 +71,7 @@ test('experts behind the first layers, by sigmoids whose sum has an eps', () => 
     wideLogits: false,
     normalizeTopK: true,
     normalizerEps: 1e-6,
+    besideMlp: false,
     routedScale: 1.5,
   });
   expect(architectureName(c)).toBe('Lfm2MoeForCausalLM');

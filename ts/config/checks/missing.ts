@@ -83,7 +83,8 @@ function imagesOfText(config: Tree): MissingFeature | null {
 /** By its config.json, or where there is none by its name. */
 function losesImages(model: string): boolean {
   const file = path.join(model, 'config.json');
-  if (!existsSync(file)) return /gemma-?_?3-(4|12|27)b|mistral-?small-?3\.\d|ministral-?3/i.test(model);
+  if (!existsSync(file))
+    return /gemma-?_?(3-(4|12|27)b|4-(31|26|e[24])b?)|mistral-?small-?3\.\d|ministral-?3/i.test(model);
   const config = readTree(file);
   return config !== null && 'vision_config' in config && hasOtherParts(config, true);
 }
@@ -148,7 +149,8 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/exaone-?(3|deep)/i, 'the model family EXAONE before 4'],
   [/mistral-?large-?3/i, 'the model family Mistral Large 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
-  [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
+  [/gemma-?_?4-(31b|26b-a4b|e[24]b)/i, ''],
+  [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n, and Gemma 4 other than 31B, 26B-A4B, E2B and E4B'],
   [/olmo-?(2|3(\.1)?|e|hybrid)-/i, ''],
   [/granite-?4\.0-(h-)?(micro|tiny|small|350m|1b)\b/i, ''],
   [/granite-?3\.[0-3]-(1b-a400m|3b-a800m|[28]b)\b/i, ''],
