@@ -1,21 +1,21 @@
 // Names, shapes, groups and initial values of every parameter.
 #include "model/decoder_layout.h"
 
-#include <algorithm>
-#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "base/error.h"
-#include "kernels/cpu/gated_delta_kernels.h"
 #include "model/adapter_layout.h"
+#include "model/attention_layout.h"
 
 namespace troupe {
 
 namespace {
 
-class DecoderLayout {
+class DecoderLayout : public AttentionLayout {
  public:
-  DecoderLayout(const ModelConfig& config, bool frozen, const DecoderPart& part)
-      : c_(config), frozen_(frozen), part_(part) {}
+  using AttentionLayout::AttentionLayout;
 
   ParameterLayout build() {
     all_.family = c_.family;
@@ -46,26 +46,6 @@ class DecoderLayout {
   }
 
  private:
-  // How a parameter is cut.
-  struct Cut {
-    size_t dimension;
-    std::vector<CutBlock> blocks;  // none: every rank has all of it
-    bool summed;                   // and finds a part of the gradient
-  };
-  static Cut everywhere(bool summed) { return {0, {}, summed}; }
-  static Cut rows(std::vector<CutBlock> blocks) { return {0, std::move(blocks), false}; }
-  static Cut columns(std::vector<CutBlock> blocks) { return {1, std::move(blocks), false}; }
-  CutBlock even(int64_t size) const { return {size, (size + part_.tp - 1) / part_.tp, part_.tp_rank}; }
-  std::vector<CutBlock> even(const std::vector<int64_t>& sizes) const {
-    std::vector<CutBlock> blocks;
-    for (const int64_t size : sizes) blocks.push_back(even(size));
-    return blocks;
-  }
-  // Heads of k or of v, of a model that a layer sees.
-  CutBlock key_heads(const ModelConfig& c) const {
-    const int64_t copies = part_.key_copies(c), rank = part_.tp_rank;
-    return {c.kv_size(), c.kv_size() * copies / part_.tp, rank / copies, copies, rank % copies, copies > 1};
-  }
   std::vector<CutBlock> mlp_rows(int64_t size) const {
     if (c_.activation == Activation::kClampedSwiglu) {  // pairs stay together
       const CutBlock pairs = even(size);
@@ -80,154 +60,12 @@ class DecoderLayout {
     return c_.activation == Activation::kClampedSwiglu ? std::vector{2 * size} : std::vector{size, size};
   }
 
-  void group(const GroupSpec& spec) {
-    target_ = all_.groups.size();
-    all_.groups.push_back(spec);
-  }
   void add_experts_group(int64_t layer, int64_t rank) {
     group({.name = "layers." + std::to_string(layer) + ".experts." + std::to_string(rank),
            .layer = layer,
            .trainable = !frozen_,
            .expert_rank = rank,
            .here = rank == part_.ep_rank});
-  }
-  void add(std::string name, const std::vector<int64_t>& shape, InitialValue initial, Cut cut,
-           std::vector<int64_t> matrices = {}) {
-    if (cut.blocks.empty()) {
-      const int64_t extent = shape[cut.dimension];
-      cut.blocks = {{extent, extent, 0, part_.tp, part_.tp_rank, cut.summed && part_.tp > 1}};
-    }
-    Placement placement = place(shape, cut.dimension, std::move(cut.blocks));
-    all_.parameters.push_back({{std::move(name), local_shape(placement)},
-                               target_,
-                               initial,
-                               std::move(placement),
-                               std::move(matrices)});
-  }
-  void add_matrix(std::string name, int64_t out, int64_t in, Cut cut) {
-    add(std::move(name), {out, in}, InitialValue::kNormal, std::move(cut));
-  }
-  // The weight of a linear layer, or of several one behind the other (matrices: rows of each).
-  void add_weight(const std::string& name, int64_t out, int64_t in, Cut cut,
-                  std::vector<int64_t> matrices = {}) {
-    if (matrices.empty()) matrices = {out};
-    add(name + ".weight", {out, in}, InitialValue::kNormal, std::move(cut), std::move(matrices));
-  }
-  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias, const Cut& cut,
-                  std::vector<int64_t> matrices = {}) {
-    add_weight(name, out, in, cut, std::move(matrices));
-    // Behind a matrix that is cut by columns the bias is added after the sum.
-    if (bias) add(name + ".bias", {out}, InitialValue::kZero, cut.dimension == 0 ? cut : everywhere(false));
-  }
-  // Of a norm's weight: gemma scales by 1 + weight.
-  InitialValue identity() const { return c_.norm_unit_offset ? InitialValue::kZero : InitialValue::kOne; }
-  void add_scale(std::string name, int64_t size, bool summed) {
-    add(std::move(name), {size}, identity(), everywhere(summed));
-  }
-  void add_norm(const std::string& name, bool summed) {
-    add_scale(name + ".weight", c_.hidden_size, summed);
-    if (c_.norm == NormKind::kLayer) {
-      add(name + ".bias", {c_.hidden_size}, InitialValue::kZero, everywhere(summed));
-    }
-  }
-  // What all heads are made from is on all ranks, and each finds the gradient's part of its own heads.
-  void add_latent_projection(const std::string& prefix) {
-    const LatentConfig& latent = *c_.latent;
-    const int64_t queries = c_.num_heads * (latent.still_dim + latent.rotary_dim);
-    const int64_t expanded = c_.num_heads * (latent.still_dim + latent.value_dim);
-    if (latent.query_rank > 0) {
-      add_linear(prefix + "q_a", latent.query_rank, c_.hidden_size, c_.qkv_bias, everywhere(true));
-      add_scale(prefix + "q_norm.weight", latent.query_rank, true);
-    }
-    add_weight(prefix + "q", queries, latent.query_rank > 0 ? latent.query_rank : c_.hidden_size,
-               rows({even(queries)}));
-    add_linear(prefix + "kv_a", latent.key_rank + latent.rotary_dim, c_.hidden_size, c_.qkv_bias,
-               everywhere(true));
-    add_scale(prefix + "kv_norm.weight", latent.key_rank, true);
-    add_weight(prefix + "kv_b", expanded, latent.key_rank, rows({even(expanded)}));
-  }
-  void add_attention(const std::string& prefix, int64_t layer) {
-    const ModelConfig c = c_.at_layer(layer);
-    const bool keys = !c.shares_keys(layer);
-    if (c.latent) {
-      add_latent_projection(prefix);
-    } else {
-      const int64_t queries = (c.attention_gate ? 2 : 1) * c.q_size();
-      std::vector<CutBlock> blocks{even(queries)};
-      std::vector<int64_t> matrices{queries};
-      for (int64_t part = 0; keys && part < (c.values_from_keys ? 1 : 2); ++part) {
-        blocks.push_back(key_heads(c));
-        matrices.push_back(c.kv_size());
-      }
-      const int64_t all = std::accumulate(matrices.begin(), matrices.end(), int64_t{0});
-      add_linear(prefix + "qkv", all, c.hidden_size, c.qkv_bias, rows(std::move(blocks)),
-                 std::move(matrices));
-    }
-    if (c.qk_norm) {  // of a rank's own heads
-      add_scale(prefix + "q_norm.weight", c.head_dim, true);
-      if (keys) add_scale(prefix + "k_norm.weight", c.head_dim, true);
-    }
-    if (c.whole_qk_norm) {
-      add(prefix + "q_norm.weight", {c.q_size()}, identity(), rows({even(c.q_size())}));
-      add(prefix + "k_norm.weight", {c.kv_size()}, identity(), rows({key_heads(c)}));
-    }
-    if (c.attention_sinks)
-      add(prefix + "sinks", {c.num_heads}, InitialValue::kNormal, rows({even(c.num_heads)}));
-    const int64_t values = c.num_heads * c.value_dim();
-    add_linear(prefix + "out", c.hidden_size, values, c.output_bias, columns({even(values)}));
-  }
-  // Cut by key heads, each with its value heads.
-  void add_delta_net(const std::string& prefix) {
-    const LinearAttentionConfig& delta = *c_.linear;
-    const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
-    std::vector<CutBlock> inputs = even(delta.column_blocks());
-    std::vector<int64_t> matrices{delta.channels(), values, heads, heads};
-    if (delta.matrices == DeltaMatrices::kApart) matrices = {keys, keys, values, values, heads, heads};
-    if (delta.matrices == DeltaMatrices::kByKeyHead) {
-      inputs = {even(2 * keys + 2 * values), even(2 * heads)};
-      matrices = {2 * keys + 2 * values, 2 * heads};
-    }
-    add_weight(prefix + "in", delta.columns(), c_.hidden_size, rows(std::move(inputs)), std::move(matrices));
-    add(prefix + "conv.weight", {delta.channels(), delta.conv_width}, InitialValue::kUniform,
-        rows(even(delta.channel_blocks())));
-    add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
-    add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
-    add(prefix + "norm.weight", {delta.value_dim}, InitialValue::kOne, everywhere(true));  // of own heads
-    add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
-  }
-  // Cut by groups, each with its heads.
-  void add_mamba2(const std::string& prefix) {
-    const LinearAttentionConfig& mamba = *c_.linear;
-    const int64_t values = mamba.values(), heads = mamba.value_heads;
-    const std::vector<CutBlock> channels = even(mamba.channel_blocks());
-    // No matrix of one purpose: Muon leaves it to AdamW, as in Megatron-LM
-    // (megatron/core/ssm/mamba_mixer.py).
-    add_matrix(prefix + "in.weight", mamba.columns(), c_.hidden_size, rows(even(mamba.column_blocks())));
-    add(prefix + "conv.weight", {mamba.channels(), mamba.conv_width}, InitialValue::kUniform, rows(channels));
-    if (mamba.conv_bias) add(prefix + "conv.bias", {mamba.channels()}, InitialValue::kZero, rows(channels));
-    add(prefix + "a_log", {heads}, InitialValue::kZero, rows({even(heads)}));
-    add(prefix + "dt_bias", {heads}, InitialValue::kOne, rows({even(heads)}));
-    add(prefix + "skip", {heads}, InitialValue::kOne, rows({even(heads)}));
-    add(prefix + "norm.weight", {values}, InitialValue::kOne, rows({even(values)}));
-    add_weight(prefix + "out", c_.hidden_size, values, columns({even(values)}));
-  }
-  void add_linear_attention(const std::string& prefix) {
-    switch (c_.linear->rule) {
-      case LinearRule::kGatedDelta: return add_delta_net(prefix);
-      case LinearRule::kMamba2: return add_mamba2(prefix);
-      case LinearRule::kShortConv: return add_short_convolution(prefix);
-    }
-  }
-  // Cut by channels.
-  void add_short_convolution(const std::string& prefix) {
-    const LinearAttentionConfig& conv = *c_.linear;
-    const int64_t values = conv.values();
-    const std::vector<CutBlock> inputs = even(conv.column_blocks()), channels = even(conv.channel_blocks());
-    add_linear(prefix + "in", conv.columns(), c_.hidden_size, conv.conv_bias, rows(inputs),
-               conv.column_blocks());
-    add(prefix + "conv.weight", {values, conv.conv_width}, InitialValue::kUniform, rows(channels));
-    if (conv.conv_bias) add(prefix + "conv.bias", {values}, InitialValue::kZero, rows(channels));
-    add_linear(prefix + "out", c_.hidden_size, values, conv.conv_bias, columns({even(values)}));
   }
   void add_vision(const VisionConfig& vision) {
     const ModelConfig layers = vision_layers(vision);
@@ -387,12 +225,6 @@ class DecoderLayout {
     add_weight(prefix + "in", c_.hidden_size, 2 * c_.hidden_size, everywhere(own_rows));
     add_norm(prefix + "norm", false);
   }
-
-  const ModelConfig& c_;
-  const bool frozen_;  // but for the value head
-  const DecoderPart& part_;
-  ParameterLayout all_;
-  size_t target_ = 0;  // the group that parameters are added to
 };
 
 }  // namespace
