@@ -7,7 +7,8 @@ import { TroupeError } from '../../errors';
 import type { Answer } from '../call/answer';
 import { ApiError, apiErrorOf } from '../call/api_error';
 import { readBody } from './body';
-import { taken, writeEvents } from './event_stream';
+import { writeEvents } from './event_stream';
+import { Reader } from './reader';
 
 /** What a route is given; `signal` aborts when nobody waits for the answer. */
 export interface RouteRequest {
@@ -127,19 +128,20 @@ export class HttpServer {
     let streamed = false;
     const { signal } = controller;
     response.on('error', () => controller.abort());
+    const reader = new Reader(response, this.options.stallMs, signal);
     this.running.set(controller, request.socket);
     try {
       const known = this.admit(request, path, route);
       const body = known.method === 'POST' ? await readBody(request, this.options.maxBodyBytes) : '';
       const answer = await known.answer({ request, path, body, signal });
       streamed = 'events' in answer;
-      if ('events' in answer) await writeEvents(response, answer.events, this.options.stallMs, signal);
-      else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
-      else send(response, 200, 'application/json', JSON.stringify(answer.body));
+      if ('events' in answer) await writeEvents(response, answer.events, reader);
+      else if ('text' in answer) await send(response, answer.status ?? 200, answer.type, answer.text, reader);
+      else await send(response, 200, 'application/json', JSON.stringify(answer.body), reader);
     } catch (error) {
-      this.refuse(request, response, route, path, apiErrorOf(error));
+      await this.refuse(request, response, route, path, apiErrorOf(error), reader);
     } finally {
-      await taken(response, 'finish', this.options.stallMs, signal);
+      await reader.finished();
       this.running.delete(controller);
       controller.abort();
       if (this.closing) this.closeIdle();
@@ -173,13 +175,14 @@ export class HttpServer {
     throw new ApiError(401, `${what}: expected "Authorization: Bearer KEY"`, null, 'invalid_api_key');
   }
 
-  private refuse(
+  private async refuse(
     request: IncomingMessage,
     response: ServerResponse,
     route: Route | undefined,
     path: string,
     error: ApiError,
-  ): void {
+    reader: Reader,
+  ): Promise<void> {
     if (response.headersSent) {
       response.destroy();
       return;
@@ -191,8 +194,8 @@ export class HttpServer {
     if (error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
     const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
-    send(response, error.status, 'application/json', JSON.stringify(body));
     if (!request.complete) dropRest(request);
+    await send(response, error.status, 'application/json', JSON.stringify(body), reader);
   }
 }
 
@@ -210,7 +213,14 @@ const matches = ({ path }: Route, asked: string): boolean =>
 /** Keys of any length, compared in constant time. */
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest();
 
-function send(response: ServerResponse, status: number, type: string, text: string): void {
+async function send(
+  response: ServerResponse,
+  status: number,
+  type: string,
+  text: string,
+  reader: Reader,
+): Promise<void> {
   if (response.destroyed) return;
-  response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(text) }).end(text);
+  response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(text) });
+  if (await reader.write(text)) response.end();
 }
