@@ -6,7 +6,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import { TroupeError } from '../../errors';
 import type { Answer } from '../call/answer';
 import { ApiError, apiErrorOf } from '../call/api_error';
-import { readBody } from './body';
+import { dropRest, readBody } from './body';
 import { writeEvents } from './event_stream';
 import { Reader } from './reader';
 
@@ -47,9 +47,6 @@ export interface HttpOptions {
   /** Of every request, once. */
   onDone?(done: { path: string; status: number; seconds: number; streamed: boolean }): void;
 }
-
-/** What is left of a body that was refused may take so long to come. */
-const DROP_MS = 30_000;
 
 /** As nginx counts those who do not wait for the end of their answer. */
 const CLIENT_LEFT = 499;
@@ -194,17 +191,9 @@ export class HttpServer {
     if (error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
     const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
-    if (!request.complete) dropRest(request);
+    dropRest(request);
     await send(response, error.status, 'application/json', JSON.stringify(body), reader);
   }
-}
-
-/** Of a body that was refused. Who sends on without end is cut off. */
-function dropRest(request: IncomingMessage): void {
-  const { socket } = request;
-  const late = setTimeout(() => socket.destroy(), DROP_MS).unref();
-  request.once('close', () => clearTimeout(late));
-  request.resume();
 }
 
 const matches = ({ path }: Route, asked: string): boolean =>
