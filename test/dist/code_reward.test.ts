@@ -5,6 +5,7 @@ import { PythonSandbox } from '../../ts/reward/code/python_sandbox';
 import { SandboxFusion } from '../../ts/reward/code/sandbox_fusion';
 import type { RewardOutcome, RewardSample } from '../../ts/reward/contract/types';
 import { createRewardManager } from '../../ts/reward/manager';
+import { codeRunner } from '../../ts/trainer/code_runner';
 import { defaultReward } from '../../ts/trainer/default_reward';
 import { FusionServer } from '../helpers/fusion_server';
 import { namespacesPermitted } from '../helpers/namespaces';
@@ -149,7 +150,8 @@ describe.each(['here', 'over HTTP'])('%s', (where) => {
 test('a run takes a response without a fence as code where programs run here, as verl does', async () => {
   const isolation = `reward.sandbox.isolation=${namespacesPermitted ? 'namespaces' : 'process'}`;
   const score = (...overrides: string[]): RewardOutcome | Promise<RewardOutcome> => {
-    const { reward } = defaultReward(loadConfig(writeConfig(), [isolation, ...overrides]));
+    const config = loadConfig(writeConfig(), [isolation, ...overrides]);
+    const { reward } = defaultReward(config, codeRunner(config));
     const bare = sample('', { inputs: ['2'], outputs: ['4'] });
     return reward({ ...bare, response: 'n = int(input())\nprint(n * n)' });
   };

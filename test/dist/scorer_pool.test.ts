@@ -4,12 +4,13 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } fro
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { loadConfig } from '../../ts/config/config';
+import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
 import type { RewardManager, RewardManagerOptions, RewardSample } from '../../ts/reward/contract/types';
 import { scorePrimeMath } from '../../ts/reward/graders/prime_math';
 import { createRewardManager } from '../../ts/reward/manager';
 import { ScorerPool } from '../../ts/reward/scorers/scorer_pool';
-import { configuredReward } from '../../ts/trainer/configured_reward';
+import { codeRunner } from '../../ts/trainer/code_runner';
+import { type ConfiguredReward, configuredReward } from '../../ts/trainer/configured_reward';
 import { allGone } from '../helpers/e2e_process';
 import { writeConfig } from '../unit/config/write_config';
 
@@ -30,6 +31,8 @@ exports.compute_score = ({ response, responseTokens, groundTruth }, kwargs) => {
 };
 `,
 );
+
+const rewardOf = (config: ResolvedConfig): ConfiguredReward => configuredReward(config, codeRunner(config));
 
 /** Processes of this one that score. */
 const scorers = (): number[] =>
@@ -205,7 +208,7 @@ test('a process in a loop ends when its parent is shot', async () => {
 });
 
 test.each(['naive', 'prime'])('the scores of reward.qa_em reach the manager %s', async (name) => {
-  const { reward } = configuredReward(
+  const { reward } = rewardOf(
     loadConfig(writeConfig(), [
       `reward.reward_manager.name=${name}`,
       'reward.num_workers=1',
@@ -245,7 +248,7 @@ test.each([
     `reward.reward_manager.module.path=${file}`,
     `reward.reward_manager.module.name=${name}`,
   ]);
-  expect(() => configuredReward(config)).toThrow(
+  expect(() => rewardOf(config)).toThrow(
     expect.objectContaining({
       code: 'INVALID_CONFIG',
       path: 'reward.reward_manager.module',
@@ -329,7 +332,7 @@ describe('prime_math', () => {
 
   test('the processes of a run end with its manager', async () => {
     const before = new Set(scorers());
-    const { reward } = configuredReward(loadConfig(writeConfig(), ['algorithm.adv_estimator=grpo']));
+    const { reward } = rewardOf(loadConfig(writeConfig(), ['algorithm.adv_estimator=grpo']));
     const one = { ...sample('\\boxed{x+x}'), groundTruth: '2x', dataSource: 'numina_aops' };
     expect([...(await reward.score([one])).scores]).toEqual([1]);
     const own = scorers().filter((pid) => !before.has(pid));

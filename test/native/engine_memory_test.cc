@@ -173,11 +173,13 @@ TEST(embeddings_and_head_are_gathered_one_after_the_other) {
   c.sliding_windows.assign(4, 0);
   const std::string alone_file = fresh_file("alone-wide"), file = fresh_file("ranks-wide");
   const Peaks alone = live(options, nullptr, alone_file);
+  std::filesystem::remove(alone_file);
   std::vector<Peaks> ranks(kRanks);
   const auto errors = on_ranks(kRanks, [&](Communicator& comm) {
     ranks[static_cast<size_t>(comm.rank())] =
         live(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}), file);
   });
+  std::filesystem::remove(file);
   for (const std::string& error : errors) CHECK(error == "");
   const int64_t matrix = c.vocab_size * c.hidden_size * kFloat;
   CHECK(alone.sizes.root * kFloat >= 2 * matrix);

@@ -4,9 +4,7 @@ import { TroupeError } from '../errors';
 import type { NativeTensorSlice } from '../native/bridge';
 import type { Packing, StoredTensor } from './safetensors';
 
-const PACKED_BITS = { MXFP4: 4, F8_E4M3: 8 } as const;
-
-export type PackedDtype = keyof typeof PACKED_BITS;
+export type PackedDtype = 'MXFP4' | 'F8_E4M3';
 
 export type PackedTensor = StoredTensor & { dtype: PackedDtype; packing: Packing };
 
@@ -20,10 +18,6 @@ export function packedMatrix({ shape, packing }: PackedTensor): { rows: number; 
   const [a = 0, b = 0] = shape.slice(-2);
   return packing.transposed ? { rows: b, columns: a } : { rows: a, columns: b };
 }
-
-/** Of a tensor of this shape, which are packed. */
-export const packedBytes = (dtype: PackedDtype, shape: readonly number[]): number =>
-  shape.reduce((count, extent) => count * extent, PACKED_BITS[dtype] / 8);
 
 /** How many scales a matrix has in a row and in a column of blocks. */
 export function blocksOf(

@@ -10,6 +10,7 @@ import { openRowFile } from '../data/row_file';
 import { ConfigError, TroupeError } from '../errors';
 import { formatNumber } from '../logging/console_format';
 import type { RewardManager, RewardSample } from '../reward/contract/types';
+import { codeRunner } from '../trainer/code_runner';
 import { configuredReward } from '../trainer/configured_reward';
 import type { Metrics } from '../trainer/metrics/metrics';
 import { validationMetrics } from '../trainer/metrics/validation_metrics';
@@ -50,7 +51,7 @@ export async function evaluate(
   if (output !== null) checkOutput('eval', output);
   const config = configOf(options);
   const rows = await readRows(options, config);
-  const { reward, prepare } = configuredReward(config);
+  const { reward, prepare } = configuredReward(config, codeRunner(config));
   const dataSources = rows.flatMap(({ samples }) => samples.map((sample) => sample.dataSource));
   try {
     await prepare(new Set(dataSources));

@@ -12,9 +12,8 @@
 //   });
 import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { chown, mkdtemp, realpath, rm, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { isAbsolute, join, normalize } from 'node:path';
+import { chown, realpath, stat } from 'node:fs/promises';
+import { isAbsolute, normalize } from 'node:path';
 import { promisify } from 'node:util';
 import { checkOptionNames, choiceOption } from '../base/check_options';
 import { reasonOf } from '../base/text';
@@ -23,6 +22,8 @@ import { type ChildResult, type RunStatus, runChild } from './child_run';
 import { type Confinement, type Mechanism, SYSTEM_PATH, sandboxCommand } from './command';
 import { checkedLimits, type SandboxLimits } from './limits';
 import { MemoryWatch } from './memory_watch';
+import { RunUsers } from './run_users';
+import { makeScratch, removeAbandoned, removeScratch } from './scratch_directory';
 import { seccompFilter } from './seccomp';
 import { endStrays, ticksSinceBoot } from './strays';
 
@@ -74,8 +75,6 @@ export interface SandboxResult {
 }
 
 const SETUP_MS = 60_000;
-/** User ids that systemd keeps for services that own nothing. */
-const UIDS = { first: 61184, count: 4336 };
 const TOKEN = 'TROUPE_SANDBOX';
 const WHERE = 'sandbox request';
 const REQUEST_KEYS = ['command', 'stdin', 'files', 'writable', 'readable', 'env', 'limits'];
@@ -85,12 +84,18 @@ const failed = (message: string, cause?: unknown): TroupeError =>
 const bad = (message: string): TroupeError => new TroupeError('INVALID_ARGUMENT', `[${WHERE}] ${message}`);
 
 /**
- * Runs commands in child processes with limits on wall and processor time, memory, processes, files and output, an
- * environment of their own, no network and one directory at most to write to. When the caller is root, each runs as a user that owns
- * nothing. Nothing is left of a run when it ends, nor when the caller is killed.
+ * Runs commands in child processes with limits on wall and processor time, memory, processes, files and output, and an environment of
+ * their own. When the caller is root, each runs as a user that owns nothing.
+ *
+ * With namespaces a command has no network and one directory at most to write to, and nothing is left of a run when it ends, nor when the
+ * caller is killed.
+ *
+ * With isolation `process` it has what its user has, beside the limits. A process of a run that leaves its group and changes its
+ * environment may outlive it. When the caller is killed, a scratch directory and what the command has started stay, until the same user
+ * makes another such sandbox on this machine.
  */
 export class Sandbox {
-  private readonly uids = new Set<number>();
+  private readonly users = new RunUsers();
   private readonly memory = new MemoryWatch();
 
   private constructor(
@@ -114,6 +119,7 @@ export class Sandbox {
     const usual: Mechanism[] = isolation === 'process' ? ['process'] : ['bubblewrap', 'unshare'];
     const mechanisms = o.mechanisms ?? usual;
     const refused: string[] = [];
+    if (mechanisms.includes('process')) await removeAbandoned(TOKEN);
     for (const mechanism of mechanisms) {
       const sandbox = new Sandbox(mechanism, o.advice ?? '');
       const { started, stderr } = await sandbox.execute({ command: ['true'] });
@@ -145,11 +151,12 @@ export class Sandbox {
 
   private async execute(request: SandboxRequest): Promise<ChildResult> {
     const given = await checked(request);
-    const uid = process.getuid?.() === 0 ? this.takeUid() : null;
-    const mark = { variable: TOKEN, value: randomUUID(), uid, since: ticksSinceBoot() - 1 };
+    const uid = process.getuid?.() === 0 ? this.users.take() : null;
+    const user = { uid: uid ?? process.geteuid?.() ?? 0, ownUser: uid !== null };
+    const mark = { variable: TOKEN, value: randomUUID(), ...user, since: ticksSinceBoot() - 1 };
     let scratch: string | null = null;
     try {
-      if (this.mechanism === 'process') scratch = await scratchDirectory(uid);
+      if (this.mechanism === 'process') scratch = await makeScratch(mark);
       const home = scratch ?? '/tmp';
       const env = { PATH: SYSTEM_PATH, HOME: home, TMPDIR: home, LANG: 'C.UTF-8', ...given.env };
       const run: Confinement = {
@@ -184,18 +191,10 @@ export class Sandbox {
         error,
       );
     } finally {
-      if (uid !== null) this.uids.delete(uid);
-      if (scratch !== null) await remove(scratch);
+      // Files that could not be removed keep their user.
+      if (scratch !== null) await removeScratch(scratch);
+      if (uid !== null) this.users.giveBack(uid);
     }
-  }
-
-  /** One user per run: programs cannot touch each other, nor count against each other's processes. */
-  private takeUid(): number {
-    let uid: number;
-    do uid = UIDS.first + Math.floor(Math.random() * UIDS.count);
-    while (this.uids.has(uid));
-    this.uids.add(uid);
-    return uid;
   }
 }
 
@@ -254,22 +253,6 @@ async function lent<T>(path: string | null, uid: number | null, work: () => Prom
     return await work();
   } finally {
     await promisify(execFile)('chown', ['-hR', `--from=${uid}`, `${owner.uid}:${owner.gid}`, path]);
-  }
-}
-
-async function scratchDirectory(uid: number | null): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'troupe-sandbox-'));
-  if (uid !== null) await chown(path, uid, uid);
-  return path;
-}
-
-/** Also what a program made unreadable. */
-async function remove(path: string): Promise<void> {
-  try {
-    await rm(path, { recursive: true, force: true });
-  } catch {
-    await promisify(execFile)('chmod', ['-R', 'u+rwx', path]).catch(() => undefined);
-    await rm(path, { recursive: true, force: true, maxRetries: 3 });
   }
 }
 

@@ -6,8 +6,10 @@ export interface RunMark {
   /** Variable of the environment that the run was started with, and its value. */
   variable: string;
   value: string;
-  /** User that the run alone has; null: the caller's own, so that only the environment tells. */
-  uid: number | null;
+  /** User that they have. */
+  uid: number;
+  /** Whether no other run has that user, so that it tells of a process with another environment, too. */
+  ownUser: boolean;
   /** Clock ticks since boot: older processes belong to somebody else. */
   since: number;
 }
@@ -27,8 +29,8 @@ export function ticksSinceBoot(): number {
   return Math.floor(Number(readFileSync('/proc/uptime', 'latin1').split(' ')[0]) * 100);
 }
 
-/** A process's state, its start and its effective user; null when it is gone. */
-function look(pid: string): { start: number; uid: number } | null {
+/** A process's start, in clock ticks since boot, and its effective user; null when it is gone. */
+export function lookAt(pid: string): { start: number; uid: number } | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
@@ -41,8 +43,8 @@ function look(pid: string): { start: number; uid: number } | null {
 }
 
 function belongs(pid: string, mark: RunMark): Belongs {
-  const seen = look(pid);
-  if (seen === null || seen.start < mark.since || (mark.uid !== null && seen.uid !== mark.uid)) return 'no';
+  const seen = lookAt(pid);
+  if (seen === null || seen.start < mark.since || seen.uid !== mark.uid) return 'no';
   let environment: string;
   try {
     environment = readFileSync(`/proc/${pid}/environ`, 'latin1');
@@ -50,7 +52,7 @@ function belongs(pid: string, mark: RunMark): Belongs {
     return 'no'; // Another user's, or gone meanwhile.
   }
   if (environment.includes(`${mark.variable}=${mark.value}`)) return 'yes';
-  if (mark.uid === null) return environment === '' ? 'unknown' : 'no';
+  if (!mark.ownUser) return environment === '' ? 'unknown' : 'no';
   // The user tells, unless another trainer on this machine took the same one for a run of its own.
   return environment.includes(`${mark.variable}=`) ? 'no' : 'yes';
 }

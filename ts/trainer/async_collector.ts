@@ -161,12 +161,14 @@ export class AsyncCollector implements Collector {
   private async next(step: number, pause: () => void): Promise<TakenGroup<StreamedPrompt, Done>[]> {
     this.dropStale(step);
     for (;;) {
+      // There before anything is looked at, so that what ends behind the look is not waited for in vain.
+      const woken = new Promise<void>((resolve) => {
+        this.wake = resolve;
+      });
       await this.fill(step);
       pause();
       if (this.queue.ready(step)) return this.queue.take();
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-      });
+      await woken;
     }
   }
 

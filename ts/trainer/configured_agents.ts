@@ -25,13 +25,15 @@ import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_thre
 import { LazyGrammars } from '../serve/grammar/lazy_grammars';
 import { familyOf, familyOfFormat } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
+import { codeRunner } from './code_runner';
 import { configuredTools, type GivenAgent, type RunTools } from './configured_tools';
 import { imageReading } from './image_reading';
 
 const SECTION = 'actor_rollout_ref.rollout.agent';
 
 /**
- * null: prompts are answered once each. `ready`: its tools, where they are there already; they are closed with it.
+ * null: prompts are answered once each. `ready`: its tools, where they are there already; they are closed with it. Else `python`
+ * among them has a sandbox of its own.
  * @throws ConfigError when a module cannot be loaded, or exports something else
  */
 export async function configuredAgents(
@@ -45,7 +47,7 @@ export async function configuredAgents(
   if (agent === null) return null;
   if (tokenizer === undefined)
     throw new ConfigError(`${SECTION}: agents need the tokenizer of the data`, SECTION);
-  const { tools, ...own } = ready ?? ((await configuredTools(config, given)) as RunTools);
+  const { tools, ...own } = ready ?? ((await configuredTools(config, codeRunner(config), given)) as RunTools);
   const sessions = new SessionServer();
   // Images are in conversations alone.
   const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;

@@ -6,6 +6,7 @@ import type { ResolvedConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
 import { ConfigError, TroupeError } from '../errors';
 import { CODE_SOURCES } from '../reward/code/code_reward';
+import type { CodeRunner } from '../reward/code/runner';
 import { checkedManager } from '../reward/contract/manager_outcome';
 import type {
   BatchRewardFunction,
@@ -28,16 +29,17 @@ export interface ConfiguredReward {
 
 /**
  * The manager of the section `reward`, around `given`, else `reward.custom_reward_function`, else the reward model
- * or the functions registered by data source.
+ * or the functions registered by data source. `runner`: of programs, where these are scored.
  * @throws ConfigError when a module cannot be loaded, or the manager cannot work with the function
  */
 export function configuredReward(
   config: ResolvedConfig,
+  runner: () => Promise<CodeRunner>,
   given?: RewardFunction | BatchRewardFunction,
 ): ConfiguredReward {
   const { custom_reward_function, reward_manager } = config.reward;
   const { path, name, python } = custom_reward_function;
-  const usual = given === undefined && path === null ? defaultReward(config) : null;
+  const usual = given === undefined && path === null ? defaultReward(config, runner) : null;
   const own = given === undefined && path !== null ? moduleReward(config, path) : null;
   const fn = given ?? usual?.reward ?? (own as ModuleReward).reward;
   if (usual && reward_manager.source === 'register' && reward_manager.name === 'batch') {

@@ -6,7 +6,7 @@ import { loadUserModule } from '../base/user_module';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { ConfigError } from '../errors';
-import { codeRunner } from './default_reward';
+import type { CodeRunner } from '../reward/code/runner';
 
 const SECTION = 'actor_rollout_ref.rollout.agent';
 
@@ -30,11 +30,12 @@ export interface RunTools {
 }
 
 /**
- * null: the run has no agent.
+ * null: the run has no agent. `runner`: of the programs that the tool `python` is given.
  * @throws ConfigError when a module cannot be loaded or exports no tool, and where two tools have one name
  */
 export async function configuredTools(
   config: ResolvedConfig,
+  runner: () => Promise<CodeRunner>,
   given: GivenAgent = {},
 ): Promise<RunTools | null> {
   const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
@@ -63,7 +64,7 @@ export async function configuredTools(
   try {
     const tools = [
       ...(given.tools ?? (keys.tools ?? []).flatMap(moduleTools)),
-      ...(keys.python_tool ? [pythonTool(codeRunner(config))] : []),
+      ...(keys.python_tool ? [pythonTool(runner)] : []),
       ...(await Promise.all(servers.map((server) => server.tools()))).flat(),
     ];
     checkNames(tools);

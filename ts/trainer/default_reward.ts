@@ -1,9 +1,7 @@
 import type { ResolvedConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
 import { CODE_SOURCES, codeReward } from '../reward/code/code_reward';
-import { PythonSandbox } from '../reward/code/python_sandbox';
-import { type CodeRunner, once } from '../reward/code/runner';
-import { SandboxFusion } from '../reward/code/sandbox_fusion';
+import type { CodeRunner } from '../reward/code/runner';
 import type { RewardFunction } from '../reward/contract/types';
 import { PrimeMath, primeMath } from '../reward/graders/prime_math';
 import { rewardByDataSource, rewardFunction } from '../reward/reward';
@@ -22,13 +20,12 @@ export interface DefaultReward {
 }
 
 /**
- * The reward model's score; without one, the function of each row's data source, those of code with `reward.sandbox`, that of computer algebra
+ * The reward model's score; without one, the function of each row's data source, those of code with the runner, that of computer algebra
  * with processes of the run.
  */
-export function defaultReward(config: ResolvedConfig): DefaultReward {
+export function defaultReward(config: ResolvedConfig, runner: () => Promise<CodeRunner>): DefaultReward {
   if (needsRewardModel(config))
     return { reward: rewardModelScore, prepare: async () => undefined, close: () => undefined };
-  const runner = codeRunner(config);
   const { sandbox, sandbox_fusion: fusion } = config.reward;
   const code = codeReward(runner, { continuous: sandbox.continuous, unfenced: fusion.url === null });
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
@@ -47,28 +44,4 @@ export function defaultReward(config: ResolvedConfig): DefaultReward {
     },
     close: () => math.close(),
   };
-}
-
-/** Sandbox Fusion where there is a server, else child processes here; made when it is first needed. */
-export function codeRunner({ reward }: ResolvedConfig): () => Promise<CodeRunner> {
-  const { sandbox, sandbox_fusion: fusion } = reward;
-  const create = async (): Promise<CodeRunner> =>
-    fusion.url === null
-      ? await PythonSandbox.create({
-          isolation: sandbox.isolation,
-          python: sandbox.python,
-          readable: sandbox.readable,
-          timeout: sandbox.timeout,
-          memoryLimitMb: sandbox.memory_limit_mb,
-          maxProcesses: sandbox.max_processes,
-          maxOutputMb: sandbox.max_output_mb,
-          maxConcurrent: sandbox.max_concurrent,
-        })
-      : new SandboxFusion({
-          url: fusion.url,
-          maxConcurrent: fusion.max_concurrent,
-          memoryLimitMb: fusion.memory_limit_mb,
-          timeout: sandbox.timeout,
-        });
-  return once(create);
 }

@@ -20,6 +20,7 @@ import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
 import { ROLLOUT_IDLE } from './async_collector';
 import { checkTrainer } from './check_given';
+import { codeRunner } from './code_runner';
 import type { Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
@@ -134,7 +135,8 @@ export class Trainer {
 
   private async fitIn(session: Session, config: ResolvedConfig): Promise<FitResult> {
     const { options } = this;
-    const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
+    const runner = codeRunner(config);
+    const { reward, prepare } = configuredReward(config, runner, options.reward ?? options.batchReward);
     let data: TrainingData | null = null;
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
@@ -144,7 +146,7 @@ export class Trainer {
     let planned: Promise<void> | undefined;
     const noPlan = new AbortController();
     try {
-      tools = await configuredTools(config, options);
+      tools = await configuredTools(config, runner, options);
       data = await (options.data ?? loadTrainingData)(config, tools?.shown ?? null, this.stop.signal);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);

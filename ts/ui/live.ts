@@ -1,5 +1,5 @@
 // What has changed, pushed to the pages that are open. Nothing is looked at while there is none.
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { LiveMessage } from './protocol';
 import type { Runs } from './runs';
 
@@ -28,8 +28,13 @@ export class Live {
     return this.clients.size;
   }
 
-  add(response: ServerResponse, watched: readonly string[]): void {
+  /** Who asks for the headers alone (HEAD) has no page open. */
+  add({ method }: IncomingMessage, response: ServerResponse, watched: readonly string[]): void {
     response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
+    if (method === 'HEAD') {
+      response.end();
+      return;
+    }
     response.write('retry: 1000\n\nevent: hello\ndata: {}\n\n');
     const client = { response, watched };
     this.clients.add(client);

@@ -177,7 +177,7 @@ export class UiServer {
       sendFile(request, response, file);
       // What the page asks next is loaded while the browser reads it.
       response.once('finish', () => this.api);
-    } else if (pathname === '/api/live') this.api.live.add(response, searchParams.getAll('run'));
+    } else if (pathname === '/api/live') this.api.live.add(request, response, searchParams.getAll('run'));
     else if (pathname === '/api/csv') sendCsv(response, this.api.csv(searchParams));
     else {
       const found = pathname.startsWith('/api/')

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { Bm25Index } from '../../../ts/agent/search_r1/bm25_index';
 import { RetrieverClient } from '../../../ts/agent/search_r1/retriever_client';
 import { RetrieverServer } from '../../../ts/agent/search_r1/retriever_server';
+import { sendAll } from '../../helpers/send_all';
 
 const directory = mkdtempSync(join(tmpdir(), 'troupe-retriever-'));
 afterAll(() => rmSync(directory, { recursive: true }));
@@ -101,10 +102,29 @@ describe('the server', () => {
     ['no queries', 422, '{}'],
     ['a query that is no text', 422, '{"queries":[1]}'],
     ['topk 0', 422, '{"queries":[],"topk":0}'],
-    ['too much', 413, `{"queries":["${'x'.repeat(17 * 2 ** 20)}"]}`],
   ])('%s is refused with %i', async (_, status, body) => {
-    const answer = await post(body).catch(() => ({ status: 413 }));
-    expect(answer.status).toBe(status);
+    expect((await post(body)).status).toBe(status);
+  });
+
+  test('a body that is too large is refused with 413, however it comes', async () => {
+    const body = Buffer.alloc(30_000_000, 'x');
+    const head = (length: string): string => `POST /retrieve HTTP/1.1\r\nhost: x\r\n${length}\r\n\r\n`;
+    const whole = head(`content-length: ${body.length}`);
+    expect(await sendAll(server.url, whole, body)).toBe('HTTP/1.1 413 Payload Too Large');
+    const chunk = [`${body.length.toString(16)}\r\n`, body, '\r\n0\r\n\r\n'].map((part) => Buffer.from(part));
+    expect(await sendAll(server.url, head('transfer-encoding: chunked'), Buffer.concat(chunk))).toBe(
+      'HTTP/1.1 413 Payload Too Large',
+    );
+  });
+
+  test.each([
+    ['GET //', 400],
+    ['GET /', 404],
+    ['GET /retrieve', 405],
+    ['POST /health', 404],
+  ])('%s is answered with %i', async (line, status) => {
+    const answer = await sendAll(server.url, `${line} HTTP/1.1\r\nhost: x\r\n\r\n`, Buffer.alloc(0));
+    expect(answer).toMatch(`HTTP/1.1 ${status} `);
   });
 
   test('a port that is taken is an error', async () => {

@@ -1,8 +1,8 @@
-import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TroupeError } from '../../../ts/errors';
 import { ModelServer } from '../../../ts/serve/model_server';
+import { sendAll } from '../../helpers/send_all';
 import { post, type Served, served, until } from './served';
 
 const chat = '/v1/chat/completions';
@@ -88,24 +88,6 @@ test('bodies are bounded and must be JSON', async () => {
   const packed = await post(s.url, chat, '{}', { 'content-encoding': 'gzip' });
   expect([packed.status, packed.text]).toEqual([415, expect.stringContaining('not compressed')]);
 });
-
-/** Reads nothing before all is sent, as Python's clients do. */
-async function sendAll(url: string, head: string, body: Buffer): Promise<string> {
-  const socket = connect(Number(new URL(url).port), '127.0.0.1').pause();
-  try {
-    await once(socket, 'connect');
-    await new Promise<void>((sent, failed) => {
-      socket.on('error', failed);
-      socket.write(head);
-      socket.write(body, () => sent());
-    });
-    const closed = once(socket, 'close').then(() => ['(no answer)']);
-    const [answer] = await Promise.race([once(socket.resume(), 'data'), closed]);
-    return String(answer).split('\r\n')[0] as string;
-  } finally {
-    socket.destroy();
-  }
-}
 
 test('a client that has sent all of a body before it reads learns why that was refused', async () => {
   const s = await serve(() => '', { server: { maxBodyBytes: 1000, apiKeys: ['secret'] } });

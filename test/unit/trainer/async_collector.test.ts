@@ -291,3 +291,41 @@ test('dynamic sampling: failures of rewards of what was left out are counted', a
   rollout.answer(2, 3);
   expect((await first).scored.rewards.failures).toBe(4);
 });
+
+/** So many turns of the microtask queue that the second prompt ends in each of those between the first one's end and the collector's wait. */
+describe.each([0, 1, 2, 3, 4, 5, 6])('a prompt that ends %i microtasks after another one', (later) => {
+  /** Step 1, of which prompts 1 and 2 have been answered at once; what `end` says is the reward of the second one's responses. */
+  const begun = async (end: () => number) => {
+    const filter = 'algorithm.filter_groups={enable: true, metric: seq_reward}';
+    const { collector, rollout } = collectorOf({ ahead: 0 }, [filter], async (prompt, response) => {
+      if (prompt !== '2') return Number(response.split(' ')[0]);
+      for (let i = 0; i < later; i++) await null;
+      return end();
+    });
+    const step = taken(collector, 1);
+    await settle();
+    rollout.answer(1, 2);
+    return { collector, rollout, step };
+  };
+
+  test('makes room for a third one when its responses are alike', async () => {
+    const { rollout, step } = await begun(() => 1);
+    await settle();
+    expect(rollout.asked).toEqual([1, 2, 3]);
+    rollout.answer(3);
+    expect((await step).ids).toEqual([1, 3]);
+  });
+
+  test('ends the step when it fails', async () => {
+    const { collector, step } = await begun(() => {
+      throw new Error('the grader is gone');
+    });
+    let ended = 'it waits';
+    step.catch((error: Error) => {
+      ended = error.message;
+    });
+    await settle();
+    expect(ended).toMatch('the grader is gone');
+    await collector.close();
+  });
+});

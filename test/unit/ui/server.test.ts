@@ -148,6 +148,15 @@ describe('what it answers', () => {
       expect([method, (await get('/api/runs', bearer, method)).status]).toEqual([method, 405]);
   });
 
+  test('HEAD is answered with the headers alone, and is no page that is open', async () => {
+    for (const path of ['/', '/api/runs', '/api/csv?run=a&name=critic/score/mean', '/api/live?run=a']) {
+      const { status, text } = await get(path, bearer, 'HEAD');
+      expect([path, status, text]).toEqual([path, 200, '']);
+    }
+    const { headers } = await get('/api/live', bearer, 'HEAD');
+    expect([headers['content-type'], server.watched]).toEqual(['text/event-stream', false]);
+  });
+
   test('every answer forbids what the page does not need', async () => {
     for (const path of ['/', '/none', '/api/runs']) {
       const { headers } = await get(path, bearer);

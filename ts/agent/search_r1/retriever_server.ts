@@ -5,6 +5,8 @@ import { z } from 'zod';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
+import { ApiError } from '../../serve/call/api_error';
+import { dropRest, readBody } from '../../serve/http/body';
 import type { Bm25Index } from './bm25_index';
 
 const MAX_BODY = 16 * 2 ** 20;
@@ -56,16 +58,6 @@ export class RetrieverServer {
   }
 }
 
-/** What a client did wrong. */
-class Refused extends Error {
-  constructor(
-    readonly status: number,
-    message: string,
-  ) {
-    super(message);
-  }
-}
-
 async function answer(
   index: Bm25Index,
   defaultTopk: number,
@@ -76,33 +68,30 @@ async function answer(
     response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
   };
   try {
-    const path = new URL(request.url ?? '/', 'http://host').pathname;
+    const path = pathOf(request);
     if (path === '/health' && request.method === 'GET')
       return send(200, { status: 'ok', passages: index.size });
-    if (path !== '/retrieve') throw new Refused(404, `expected POST /retrieve or GET /health, got ${path}`);
-    if (request.method !== 'POST') throw new Refused(405, `expected POST, got ${request.method}`);
-    const { queries, topk, return_scores } = parseBody(await bodyOf(request));
+    if (path !== '/retrieve') throw new ApiError(404, `expected POST /retrieve or GET /health, got ${path}`);
+    if (request.method !== 'POST') throw new ApiError(405, `expected POST, got ${request.method}`);
+    const { queries, topk, return_scores } = parseBody(await readBody(request, MAX_BODY));
     const result = queries.map((query) => {
       const hits = index.search(query, topk ?? defaultTopk);
       return return_scores ? hits : hits.map(({ document }) => document);
     });
     send(200, { result });
   } catch (error) {
-    const status = error instanceof Refused ? error.status : 500;
+    const status = error instanceof ApiError ? error.status : 500;
     if (!response.headersSent) send(status, { detail: printable(reasonOf(error), { max: 1000 }) });
-    if (status === 413) request.destroy();
+    dropRest(request);
   }
 }
 
-async function bodyOf(request: IncomingMessage): Promise<string> {
-  const parts: Buffer[] = [];
-  let size = 0;
-  for await (const part of request) {
-    size += (part as Buffer).length;
-    if (size > MAX_BODY) throw new Refused(413, `expected at most ${MAX_BODY} bytes`);
-    parts.push(part as Buffer);
+function pathOf({ url = '/' }: IncomingMessage): string {
+  try {
+    return new URL(url, 'http://host').pathname;
+  } catch {
+    throw new ApiError(400, `expected POST /retrieve or GET /health, got ${url.slice(0, 200)}`);
   }
-  return Buffer.concat(parts).toString();
 }
 
 function parseBody(text: string): z.infer<typeof requestBody> {
@@ -110,12 +99,12 @@ function parseBody(text: string): z.infer<typeof requestBody> {
   try {
     given = JSON.parse(text);
   } catch (cause) {
-    throw new Refused(400, `expected JSON: ${reasonOf(cause)}`);
+    throw new ApiError(400, `expected JSON: ${reasonOf(cause)}`);
   }
   const parsed = requestBody.safeParse(given);
   if (!parsed.success) {
     const [issue] = parsed.error.issues;
-    throw new Refused(422, `${issue?.path.join('.') || 'body'}: ${issue?.message}`);
+    throw new ApiError(422, `${issue?.path.join('.') || 'body'}: ${issue?.message}`);
   }
   return parsed.data;
 }

@@ -59,8 +59,10 @@ interface Python {
 
 /**
  * Runs Python programs that nobody has read in child processes with limits on wall and processor time, memory,
- * processes, files and output, an environment of their own, no network and nothing to write to. When the trainer is root, each
- * runs as a user that owns nothing. Nothing is left of a run when it ends, nor when the trainer is killed.
+ * processes, files and output, and an environment of their own. When the trainer is root, each runs as a user that owns nothing. With
+ * namespaces they have no network and nothing to write to, and nothing is left of one when it ends, nor when the trainer is killed.
+ * With isolation `process` they have what their user has; a process that leaves its group and changes its environment may outlive its
+ * program, and what a trainer that is killed leaves stays until the same user makes another such sandbox on this machine.
  */
 export class PythonSandbox implements CodeRunner {
   private readonly limit: ReturnType<typeof pLimit>;

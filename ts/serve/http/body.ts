@@ -1,10 +1,12 @@
-// The body of a request as text, up to a size.
+// The body of a request as text, up to a size, or dropped.
 import type { IncomingMessage } from 'node:http';
 import { ApiError } from '../call/api_error';
 
+/** What is left of a body that was refused may take so long to come. */
+const DROP_MS = 30_000;
+
 /**
- * What is left of a body that is refused is dropped as it comes, not cut off: a client that is told so only while it sends would find its
- * connection broken, and not why.
+ * Of a body that is refused the rest is for {@link dropRest}.
  * @throws ApiError 413 when it is larger, 415 when it is compressed, 400 when it is not UTF-8
  */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
@@ -38,6 +40,18 @@ function bytesOf(request: IncomingMessage, maxBytes: number): Promise<Buffer> {
     request.on('end', () => resolve(Buffer.concat(chunks)));
     request.on('error', reject);
   });
+}
+
+/**
+ * What is left of the body of a request that is refused is dropped as it comes, not cut off: a client that is told so only while it sends
+ * would find its connection broken, and not why. Who sends on without end is cut off.
+ */
+export function dropRest(request: IncomingMessage): void {
+  if (request.complete) return;
+  const { socket } = request;
+  const late = setTimeout(() => socket.destroy(), DROP_MS).unref();
+  request.once('close', () => clearTimeout(late));
+  request.resume();
 }
 
 const tooLarge = (maxBytes: number): ApiError =>

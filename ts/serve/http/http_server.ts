@@ -6,8 +6,9 @@ import type { AddressInfo, Socket } from 'node:net';
 import { TroupeError } from '../../errors';
 import type { Answer } from '../call/answer';
 import { ApiError, apiErrorOf } from '../call/api_error';
-import { readBody } from './body';
-import { taken, writeEvents } from './event_stream';
+import { dropRest, readBody } from './body';
+import { writeEvents } from './event_stream';
+import { Reader } from './reader';
 
 /** What a route is given; `signal` aborts when nobody waits for the answer. */
 export interface RouteRequest {
@@ -46,9 +47,6 @@ export interface HttpOptions {
   /** Of every request, once. */
   onDone?(done: { path: string; status: number; seconds: number; streamed: boolean }): void;
 }
-
-/** What is left of a body that was refused may take so long to come. */
-const DROP_MS = 30_000;
 
 /** As nginx counts those who do not wait for the end of their answer. */
 const CLIENT_LEFT = 499;
@@ -127,19 +125,20 @@ export class HttpServer {
     let streamed = false;
     const { signal } = controller;
     response.on('error', () => controller.abort());
+    const reader = new Reader(response, this.options.stallMs, signal);
     this.running.set(controller, request.socket);
     try {
       const known = this.admit(request, path, route);
       const body = known.method === 'POST' ? await readBody(request, this.options.maxBodyBytes) : '';
       const answer = await known.answer({ request, path, body, signal });
       streamed = 'events' in answer;
-      if ('events' in answer) await writeEvents(response, answer.events, this.options.stallMs, signal);
-      else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
-      else send(response, 200, 'application/json', JSON.stringify(answer.body));
+      if ('events' in answer) await writeEvents(response, answer.events, reader);
+      else if ('text' in answer) await send(response, answer.status ?? 200, answer.type, answer.text, reader);
+      else await send(response, 200, 'application/json', JSON.stringify(answer.body), reader);
     } catch (error) {
-      this.refuse(request, response, route, path, apiErrorOf(error));
+      await this.refuse(request, response, route, path, apiErrorOf(error), reader);
     } finally {
-      await taken(response, 'finish', this.options.stallMs, signal);
+      await reader.finished();
       this.running.delete(controller);
       controller.abort();
       if (this.closing) this.closeIdle();
@@ -173,13 +172,14 @@ export class HttpServer {
     throw new ApiError(401, `${what}: expected "Authorization: Bearer KEY"`, null, 'invalid_api_key');
   }
 
-  private refuse(
+  private async refuse(
     request: IncomingMessage,
     response: ServerResponse,
     route: Route | undefined,
     path: string,
     error: ApiError,
-  ): void {
+    reader: Reader,
+  ): Promise<void> {
     if (response.headersSent) {
       response.destroy();
       return;
@@ -191,17 +191,9 @@ export class HttpServer {
     if (error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
     const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
-    send(response, error.status, 'application/json', JSON.stringify(body));
-    if (!request.complete) dropRest(request);
+    dropRest(request);
+    await send(response, error.status, 'application/json', JSON.stringify(body), reader);
   }
-}
-
-/** Of a body that was refused. Who sends on without end is cut off. */
-function dropRest(request: IncomingMessage): void {
-  const { socket } = request;
-  const late = setTimeout(() => socket.destroy(), DROP_MS).unref();
-  request.once('close', () => clearTimeout(late));
-  request.resume();
 }
 
 const matches = ({ path }: Route, asked: string): boolean =>
@@ -210,7 +202,14 @@ const matches = ({ path }: Route, asked: string): boolean =>
 /** Keys of any length, compared in constant time. */
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest();
 
-function send(response: ServerResponse, status: number, type: string, text: string): void {
+async function send(
+  response: ServerResponse,
+  status: number,
+  type: string,
+  text: string,
+  reader: Reader,
+): Promise<void> {
   if (response.destroyed) return;
-  response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(text) }).end(text);
+  response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(text) });
+  if (await reader.write(text)) response.end();
 }
