@@ -1,4 +1,4 @@
-// Weights and state into files: every rank writes what it holds.
+// Weights and state in files: every rank reads and writes what it holds.
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
@@ -9,6 +9,28 @@
 #include "engine/rank_engine.h"
 
 namespace troupe {
+
+void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+  at::NoGradGuard no_grad;
+  stop_decoding();
+  // Before the first, since a file that ends too early has changed some of them.
+  if (kind == TensorKind::kParam) weights_changed();
+  for (const TensorFile& file : files) {
+    check_abort();
+    read_tensor_file(
+        file, [&](const std::string& name) { return store_.at(name).placement.shape; },
+        [&](const TensorSlice& slice) {
+          return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
+        },
+        [&](const TensorSlice& slice, const at::Tensor& values) {
+          half_changed(kind) = true;
+          if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
+          store_.assign(kind, store_.at(slice.param), slice.row, values);
+        });
+  }
+  if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
+  half_changed(kind) = false;
+}
 
 RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   const bool merges = kind == TensorKind::kMerged;
