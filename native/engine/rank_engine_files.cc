@@ -11,6 +11,9 @@
 namespace troupe {
 
 void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+  require(kind != TensorKind::kMerged, ErrorCode::kInvalidArgument,
+          "[weights] merged parameters are made of others and can be exported only: expected an import of "
+          "param, grad, expAvg or expAvgSq, got merged");
   at::NoGradGuard no_grad;
   stop_decoding();
   // Before the first, since a file that ends too early has changed some of them.
