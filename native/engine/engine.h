@@ -166,8 +166,8 @@ class Engine {
 
   virtual std::vector<ParameterInfo> parameters() const = 0;
   // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor. Where
-  // it fails when it has changed some of them, verbs that use weights or state are kAborted until tensors of
-  // this kind have been imported. kInvalidArgument for kMerged.
+  // it fails when it has changed some of them, verbs that use weights or state are kInvalidModel until tensors
+  // of this kind have been imported. kInvalidArgument for kMerged.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // Rank 0 creates each file (fails if it exists) and writes its header; every rank passes the same files and
   // writes what it holds of their slices. On an error of any rank rank 0 removes them; ranks without one of

@@ -319,7 +319,8 @@ void RankEngine::check_temperature(double temperature) {
 
 void RankEngine::prepare() {
   const bool half = std::find(half_changed_.begin(), half_changed_.end(), true) != half_changed_.end();
-  require(!half, ErrorCode::kAborted,
+  // Not kAborted, which ranks throw whose peer has refused: this is the cause that it says to look for.
+  require(!half, ErrorCode::kInvalidModel,
           "[engine] an optimiser step or a load has failed, as its error said, when a part of the weights or "
           "of the optimiser's state was changed and a part was not: load a checkpoint (loadCheckpoint), or "
           "create the engine again");
