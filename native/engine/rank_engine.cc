@@ -329,4 +329,21 @@ void RankEngine::prepare() {
   prepared_ = true;
 }
 
+void RankEngine::begin_together(const std::function<void()>& begin) {
+  std::exception_ptr own;
+  try {
+    begin();
+  } catch (...) {
+    own = std::current_exception();
+  }
+  bool any = true;
+  try {
+    any = any_rank(own != nullptr, {"start", "weights"});
+  } catch (...) {
+    if (!own) throw;
+  }
+  if (own) std::rethrow_exception(own);
+  require(!any, ErrorCode::kAborted, kRefusedElsewhere);
+}
+
 }  // namespace troupe

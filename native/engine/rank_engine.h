@@ -177,6 +177,9 @@ class RankEngine final : public Engine {
   static void check_temperature(double temperature);
   // Before a use of the weights.
   void prepare();
+  // Of a call of all ranks without agree(), which leaves gathered parameters, of a generation too, as they
+  // are: what a rank does before its first collective. Where it throws on one, all of them throw.
+  void begin_together(const std::function<void()>& begin);
   // Whether something has begun to change tensors of this kind and not ended: they are neither what they were
   // nor what they were to be, here or, of a step, on other ranks.
   bool& half_changed(TensorKind kind) { return half_changed_[static_cast<size_t>(kind)]; }

@@ -21,7 +21,7 @@ at::Tensor RankEngine::flat(TensorKind kind, size_t group) {
 }
 
 at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
-  prepare();
+  begin_together([&] { prepare(); });
   const Parameter& parameter = store_.at(param);
   const ParameterGroup& group = store_.groups()[parameter.group];
   at::Tensor values;

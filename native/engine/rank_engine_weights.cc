@@ -95,17 +95,25 @@ ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& 
                                            std::optional<int64_t> version, bool more) {
   at::NoGradGuard no_grad;
   check_abort();
-  prepare();
-  require(kind == TensorKind::kParam || kind == TensorKind::kMerged, ErrorCode::kInvalidArgument,
-          "[weights] only parameters are exported in buckets");
-  require(!version || *version == weights_version_, ErrorCode::kInvalidArgument,
-          "[weights] the weights have changed since this export began (an update, an import or a loaded "
-          "checkpoint came between two of its buckets): begin a new one");
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
-  const std::vector<int64_t> bytes = sizes(store_, bucket, dtype);
+  std::vector<int64_t> bytes;
   ExportedWeights exported{{}, weights_version_};
-  if (mesh_.rank() == 0) {
-    exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
+  const auto begin = [&] {
+    prepare();
+    require(kind == TensorKind::kParam || kind == TensorKind::kMerged, ErrorCode::kInvalidArgument,
+            "[weights] only parameters are exported in buckets");
+    require(!version || *version == weights_version_, ErrorCode::kInvalidArgument,
+            "[weights] the weights have changed since this export began (an update, an import or a loaded "
+            "checkpoint came between two of its buckets): begin a new one");
+    bytes = sizes(store_, bucket, dtype);
+    if (mesh_.rank() == 0)
+      exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
+  };
+  // Once per export: what changes the weights later ends it on all ranks.
+  if (version) {
+    begin();
+  } else {
+    begin_together(begin);
   }
   int64_t at = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {

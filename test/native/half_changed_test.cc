@@ -56,6 +56,16 @@ std::shared_ptr<Communicator> borrowed(Communicator& comm) {
   return {&comm, [](Communicator*) {}};
 }
 
+// The parameters [first, end), whole.
+WeightBucket bucket_of(const std::vector<ParameterInfo>& parameters, size_t first, size_t end) {
+  WeightBucket bucket{"float32", {}};
+  for (size_t i = first; i < end; ++i) {
+    const ParameterInfo& info = parameters[i];
+    bucket.chunks.push_back({info.name, 0, info.shape[0], false, info.name, 0, info.shape[0]});
+  }
+  return bucket;
+}
+
 // Whether it has failed here.
 bool load_half(Engine& engine, TensorKind kind, const BrokenFile& file) {
   try {
@@ -106,6 +116,17 @@ TEST(the_rank_with_the_half_tells_itself_from_those_that_hear_of_it) {
       const Share share = share_of(rank, {0, 1, 2, 0, 1, 2, 0, 1});
       engine.update_sft({share.tokens, share.mask}, share.mini, {});
     });
+  });
+}
+
+// The others would wait for its part until their time is up.
+TEST(no_rank_waits_for_the_one_with_the_half) {
+  on_half_changed(TensorKind::kParam, [](Engine& engine, int64_t, bool half) {
+    const WeightBucket bucket = bucket_of(engine.parameters(), 0, 1);
+    check_refused(half, "a part was not", [&] {
+      engine.export_weights(TensorKind::kParam, bucket, std::nullopt, /*more=*/false);
+    });
+    check_refused(half, "a part was not", [&] { engine.get_tensor(TensorKind::kParam, "embed.weight"); });
   });
 }
 
