@@ -166,8 +166,9 @@ class Engine {
 
   virtual std::vector<ParameterInfo> parameters() const = 0;
   // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor. Where
-  // it fails when it has changed some of them, verbs that use weights or state are kInvalidModel until tensors
-  // of this kind have been imported. kInvalidArgument for kMerged.
+  // it fails when it has changed some of them, verbs that use weights or state are kInvalidModel until
+  // tensors of this kind have been imported. Of no file: what import_weights() has brought is all of them.
+  // kInvalidArgument for kMerged.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // Rank 0 creates each file (fails if it exists) and writes its header; every rank passes the same files and
   // writes what it holds of their slices. On an error of any rank rank 0 removes them; ranks without one of
@@ -181,7 +182,9 @@ class Engine {
   virtual ExportedWeights export_weights(TensorKind kind, const WeightBucket& bucket,
                                          std::optional<int64_t> version, bool more) = 0;
   // Sets parameters from the bytes of a bucket, which rank 0 has and sends to the others. A NaN or infinity
-  // is kNonFinite naming the tensor; nothing of the bucket has been stored then.
+  // is kNonFinite naming the tensor; nothing of the bucket has been stored then. Parameters that a load has
+  // left half changed are taken as usable again when the import_tensors() of no file behind the last bucket
+  // says that all have come.
   virtual void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) = 0;

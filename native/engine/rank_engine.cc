@@ -317,13 +317,15 @@ void RankEngine::check_temperature(double temperature) {
           "[engine] expected a finite temperature > 0, got ", temperature);
 }
 
-void RankEngine::prepare() {
-  const bool half = std::find(half_changed_.begin(), half_changed_.end(), true) != half_changed_.end();
+void RankEngine::prepare(bool replaces_weights) {
+  const bool weights = half_changed(TensorKind::kParam);
+  const bool state = std::count(half_changed_.begin(), half_changed_.end(), true) > (weights ? 1 : 0);
   // Not kAborted, which ranks throw whose peer has refused: this is the cause that it says to look for.
-  require(!half, ErrorCode::kInvalidModel,
+  require(!state && (!weights || replaces_weights), ErrorCode::kInvalidModel,
           "[engine] an optimiser step or a load has failed, as its error said, when a part of the weights or "
-          "of the optimiser's state was changed and a part was not: load a checkpoint (loadCheckpoint), or "
-          "create the engine again");
+          "of the optimiser's state was changed and a part was not: ",
+          state ? "" : "replace all of the weights (importWeights), ",
+          "load a checkpoint (loadCheckpoint), or create the engine again");
   if (prepared_) return;
   store_.initialize_missing();
   prepared_ = true;

@@ -175,8 +175,9 @@ class RankEngine final : public Engine {
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
-  // Before a use of the weights.
-  void prepare();
+  // Before a use of the weights. kInvalidModel where a part of them or of the state is changed and a part is
+  // not; replaces_weights: of the state alone, since the weights are about to be others.
+  void prepare(bool replaces_weights = false);
   // Of a call of all ranks without agree(), which leaves gathered parameters, of a generation too, as they
   // are: what a rank does before its first collective. Where it throws on one, all of them throw.
   void begin_together(const std::function<void()>& begin);

@@ -3,6 +3,7 @@
 
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/rank_engine.h"
@@ -134,7 +135,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 0);
   check_abort();
-  prepare();
+  prepare(/*replaces_weights=*/true);
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
   const std::vector<int64_t> byte_counts = sizes(store_, bucket, dtype);
   const int64_t total = std::accumulate(byte_counts.begin(), byte_counts.end(), int64_t{0});
@@ -159,6 +160,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
             " holds NaN or infinity");
   });
   weights_changed();
+  const bool half = std::exchange(half_changed(TensorKind::kParam), true);
   std::set<size_t> groups;
   each([&](const WeightChunk& chunk, const at::Tensor& values) {
     const Parameter& parameter = store_.at(chunk.param);
@@ -171,6 +173,8 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
     groups.insert(parameter.group);
   });
   for (const size_t group : groups) store_.refresh_compute(group);
+  // What a load has left half changed before is so until the caller says that all of it has come.
+  half_changed(TensorKind::kParam) = half;
 }
 
 }  // namespace troupe

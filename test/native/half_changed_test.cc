@@ -32,7 +32,8 @@ class BrokenFile {
     layout_ = {path_, "head", 4, {}};
     for (const ParameterInfo& info : parameters) {
       layout_.tensors.push_back({info.name, 0, info.shape[0], false, info.name, layout_.size, "F32"});
-      layout_.size += 4 * std::accumulate(info.shape.begin(), info.shape.end(), int64_t{1}, std::multiplies<>());
+      layout_.size +=
+          4 * std::accumulate(info.shape.begin(), info.shape.end(), int64_t{1}, std::multiplies<>());
     }
     std::vector<float> values(static_cast<size_t>(layout_.size / 4 - 1), static_cast<float>(kValue));
     values.back() = std::numeric_limits<float>::quiet_NaN();
@@ -123,10 +124,41 @@ TEST(the_rank_with_the_half_tells_itself_from_those_that_hear_of_it) {
 TEST(no_rank_waits_for_the_one_with_the_half) {
   on_half_changed(TensorKind::kParam, [](Engine& engine, int64_t, bool half) {
     const WeightBucket bucket = bucket_of(engine.parameters(), 0, 1);
-    check_refused(half, "a part was not", [&] {
-      engine.export_weights(TensorKind::kParam, bucket, std::nullopt, /*more=*/false);
-    });
+    check_refused(half, "a part was not",
+                  [&] { engine.export_weights(TensorKind::kParam, bucket, std::nullopt, /*more=*/false); });
     check_refused(half, "a part was not", [&] { engine.get_tensor(TensorKind::kParam, "embed.weight"); });
+  });
+}
+
+TEST(an_import_in_buckets_takes_the_place_of_the_half) {
+  on_half_changed(TensorKind::kParam, [](Engine& engine, int64_t rank, bool half) {
+    const std::vector<ParameterInfo> parameters = engine.parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const ParameterInfo& info = parameters[i];
+      const int64_t count =
+          std::accumulate(info.shape.begin(), info.shape.end(), int64_t{1}, std::multiplies<>());
+      const at::Tensor bytes = at::full({count}, 2 * kValue).view(at::kByte);
+      engine.import_weights(bucket_of(parameters, i, i + 1), rank == 0 ? bytes : at::Tensor());
+      check_refused(half, "replace all of the weights (importWeights)", [&] { log_probs(engine, rank); });
+    }
+    engine.import_tensors(TensorKind::kParam, {});
+    for (const ParameterInfo& info : parameters)
+      CHECK(engine.get_tensor(TensorKind::kParam, info.name).eq(2 * kValue).all().item<bool>());
+    CHECK(log_probs(engine, rank).isfinite().all().item<bool>());
+  });
+}
+
+// Weights alone do not put moments right.
+TEST(an_import_in_buckets_leaves_a_half_of_the_state_to_a_checkpoint) {
+  on_half_changed(TensorKind::kExpAvg, [](Engine& engine, int64_t rank, bool half) {
+    const std::vector<ParameterInfo> parameters = engine.parameters();
+    check_refused(half, "was not: load a checkpoint (loadCheckpoint)", [&] {
+      const int64_t count = parameters[0].shape[0] * parameters[0].shape[1];
+      const at::Tensor bytes = at::full({count}, kValue).view(at::kByte);
+      engine.import_weights(bucket_of(parameters, 0, 1), rank == 0 ? bytes : at::Tensor());
+    });
+    engine.import_tensors(TensorKind::kParam, {});
+    check_refused(half, "was not: load a checkpoint (loadCheckpoint)", [&] { log_probs(engine, rank); });
   });
 }
 
