@@ -146,8 +146,8 @@ class RankEngine final : public Engine {
     int64_t begin;
     at::Tensor values;
   };
-  // The part of a group that this rank writes in an export. Every rank at the same time.
-  GroupPart export_part(TensorKind kind, size_t group);
+  // The part of a group that this rank writes in an export; adapters: all of those on it that are merged in.
+  GroupPart export_part(TensorKind kind, size_t group, const at::Tensor& adapters) const;
   static void write_part(TensorFileWriter& writer, const TensorSlice& slice, const Parameter& parameter,
                          const GroupPart& part);
   // The whole flat buffer of a group, of what is placed on this rank.

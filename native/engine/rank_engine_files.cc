@@ -35,19 +35,18 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
   half_changed(kind) = false;
 }
 
-RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
-  const bool merges = kind == TensorKind::kMerged;
-  const at::Tensor own = store_.slice_of(merges ? TensorKind::kParam : kind, group);
+RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group,
+                                              const at::Tensor& adapters) const {
+  const at::Tensor own = store_.slice_of(kind == TensorKind::kMerged ? TensorKind::kParam : kind, group);
   const ShardSlice slice = store_.slice(group);
   // Copies of a slice are equal bit for bit, so the ranks that have one share the work.
   const int64_t copies = sharding_.copies(group), copy = sharding_.copy(group);
   const int64_t from = own.numel() * copy / copies;
   const int64_t to = own.numel() * (copy + 1) / copies;
   GroupPart part{slice.index * own.numel() + from, own.narrow(0, from, to - from)};
-  if (const auto adapters = store_.adapters_of(group); merges && adapters) {
+  if (adapters.defined()) {
     part.values = part.values.to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    store_.merge(group, part.begin, part.values,
-                 sharding_.gather(TensorKind::kParam, *adapters).to(part.values.options()));
+    store_.merge(group, part.begin, part.values, adapters.to(part.values.options()));
   }
   return part;
 }
@@ -105,9 +104,13 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
     if (mesh_.rank() != 0) attempt([&] { open(false); });
     for (size_t group = 0; group < store_.groups().size(); ++group) {
       if (!store_.exports(kind, group)) continue;
-      const GroupPart part = export_part(kind, group);
+      const std::optional<size_t> merged =
+          kind == TensorKind::kMerged ? store_.adapters_of(group) : std::nullopt;
+      // Also where something has failed here: the others gather them, too.
+      const at::Tensor adapters = merged ? sharding_.gather(TensorKind::kParam, *merged) : at::Tensor();
       attempt([&] {
         check_abort();
+        const GroupPart part = export_part(kind, group, adapters);
         for (size_t f = 0; f < files.size(); ++f) {
           for (const TensorSlice& slice : files[f].tensors) {
             const Parameter& parameter = store_.at(slice.param);
