@@ -217,9 +217,9 @@ class Engine {
   // those that generate together.
   virtual RolloutStats open_rollout(const RolloutOptions& options) = 0;
   // Every rank at the same time: brings the weights into the form that steps need, where it stays until
-  // another verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what
-  // is running is computed again with them.
-  virtual void begin_rollout(int64_t version, bool restart) = 0;
+  // another verb begins. `version`: of the weights, which tokens carry from now on. What is running goes on
+  // with them.
+  virtual void begin_rollout(int64_t version) = 0;
   // Takes what is submitted and aborted, then makes steps until the time is over or nothing is left to do. A
   // request that is refused is an output with an error.
   virtual RolloutTurn rollout_turn(RolloutCommands commands) = 0;

@@ -68,7 +68,7 @@ class RankEngine final : public Engine {
                             const ValueLossOptions& loss) override;
   MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini, const SftLossOptions& loss) override;
   RolloutStats open_rollout(const RolloutOptions& options) override;
-  void begin_rollout(int64_t version, bool restart) override;
+  void begin_rollout(int64_t version) override;
   RolloutTurn rollout_turn(RolloutCommands commands) override;
   void park_rollout(bool preempt) override;
 

@@ -56,7 +56,7 @@ std::vector<Communicator*> RankEngine::decoding_axes() const {
   return axes;
 }
 
-void RankEngine::begin_rollout(int64_t version, bool restart) {
+void RankEngine::begin_rollout(int64_t version) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 0);
   require(rollout_ != nullptr, ErrorCode::kInvalidArgument,
@@ -81,7 +81,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
   }
   decoding_ = true;
   rollout_->set_version(version);
-  if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);
+  if (rollout_weights_ != weights_version_) rollout_->weights_changed();
   rollout_weights_ = weights_version_;
 }
 

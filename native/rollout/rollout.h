@@ -38,8 +38,8 @@ class Rollout {
   void set_mask(uint64_t id, std::vector<uint32_t> mask);
   // What tokens carry from now on.
   void set_version(int64_t version) { version_ = version; }
-  // restart: what runs is computed again with the new weights; otherwise it goes on.
-  void weights_changed(bool restart) { scheduler_.weights_changed(restart); }
+  // What runs goes on with the new weights; with park(preempt) it is computed again.
+  void weights_changed() { scheduler_.weights_changed(); }
 
   const RolloutOptions& options() const { return options_; }
   // One step; false: there was nothing to do.

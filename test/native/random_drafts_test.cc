@@ -69,7 +69,10 @@ class Play {
         drafting.submit(requests_[next++]);
       }
       if (chance(12) && !live_.empty()) drafting.abort(*std::next(live_.begin(), below(live_.size())));
-      if (chance(15)) drafting.weights_changed(/*restart=*/chance(2));
+      if (chance(15)) {
+        if (chance(2)) drafting.park(/*preempt=*/true);
+        drafting.weights_changed();
+      }
       if (chance(25)) CHECK(drafting.park(/*preempt=*/true));
       if (chance(3)) drafting.park(false);
       drafting.step();

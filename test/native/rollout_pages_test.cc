@@ -53,7 +53,7 @@ TEST(a_second_turn_computes_only_what_is_new) {
   RolloutRequest salted = request(3, history, 1);
   salted.salt = 7;
   CHECK(run(rollout, {salted}).at(3).cached == 0);
-  rollout.weights_changed(false);
+  rollout.weights_changed();
   CHECK(run(rollout, {request(4, history, 1)}).at(4).cached == 0);
 }
 

@@ -209,7 +209,7 @@ TEST(a_rollout_records_what_compute_log_prob_does) {
       limits.kv_cache_bytes = 24'576 / size * options.parallel.ep;  // six pages
       limits.routed_experts = true;
       const RolloutStats opened = engine->open_rollout(limits);
-      engine->begin_rollout(0, false);
+      engine->begin_rollout(0);
       RolloutCommands commands;
       std::vector<std::vector<int32_t>> sequences;
       for (int64_t i = 0; i < 8; ++i) {

@@ -328,7 +328,7 @@ export class NativeRollout implements RolloutEngine {
       if (this.awaitsWeights) return;
       this.engine.checkOpen();
       const { updates, current } = this;
-      await oneToAll(group, name, 'beginRollout', [current, false]);
+      await oneToAll(group, name, 'beginRollout', [current]);
       this.begun = updates === this.updates;
     };
     this.beginning = begin()
