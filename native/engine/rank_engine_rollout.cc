@@ -64,6 +64,7 @@ void RankEngine::begin_rollout(int64_t version) {
   prepare();
   stop_decoding();
   const bool predicts = rollout_->options().predicts();
+  bool gathered = false;
   try {
     // A rank that has no room for it says so before the others gather anything for it.
     if (copy_) copy_->reserve();
@@ -73,10 +74,13 @@ void RankEngine::begin_rollout(int64_t version) {
       sharding_.release_all();
     } else {
       sharding_.acquire_all("generate", options_.model.num_layers + (predicts ? 1 : 0));
+      gathered = true;
     }
     decoder().begin_decoding(rollout_->options().form());
   } catch (...) {
     if (copy_) copy_->release();
+    // Only what has come: a collective that has failed may still hold its tensors.
+    if (gathered) sharding_.release_all();
     throw;
   }
   decoding_ = true;
