@@ -32,7 +32,9 @@ class Rollout {
 
   // kInvalidArgument, naming what is wrong, for what makes no sense or can never be served.
   void submit(RolloutRequest request);
-  void abort(uint64_t id) { scheduler_.abort(id); }
+  // Ends it with what it has: with RolloutOptions::routed_experts also those of the tokens so far, of one
+  // that runs and is not being computed again. Nothing happens for unknown ids.
+  void abort(uint64_t id);
   // Bit i % 32 of word i / 32: token i may be the next one; empty: every token may. Nothing happens for
   // unknown ids.
   void set_mask(uint64_t id, std::vector<uint32_t> mask);

@@ -40,7 +40,7 @@ struct Said {
       return tokens == whole.tokens && log_probs == whole.log_probs && top == whole.top &&
              prompt_log_probs == whole.prompt_log_probs && experts == whole.experts && finish == whole.finish;
     return first(tokens, whole.tokens) && first(log_probs, whole.log_probs) && first(top, whole.top) &&
-           (tokens.empty() || prompt_log_probs == whole.prompt_log_probs);
+           first(experts, whole.experts) && (tokens.empty() || prompt_log_probs == whole.prompt_log_probs);
   }
 };
 
