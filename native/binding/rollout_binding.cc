@@ -201,14 +201,14 @@ Napi::Value open_rollout(const Napi::CallbackInfo& info) {
       write_rollout_stats);
 }
 
-// void Engine::begin_rollout(int64_t version, bool restart)
-// beginRollout(engine: NativeEngine, version: number, restart: boolean): Promise<null>
+// void Engine::begin_rollout(int64_t version)
+// beginRollout(engine: NativeEngine, version: number): Promise<null>
 Napi::Value begin_rollout(const Napi::CallbackInfo& info) {
   const Arguments args(info, "beginRollout");
   return call_engine(
       info, args(0, "engine"),
-      [version = args(1, "version").count(), restart = args(2, "restart").boolean()](Engine& engine) {
-        engine.begin_rollout(version, restart);
+      [version = args(1, "version").count()](Engine& engine) {
+        engine.begin_rollout(version);
         return Nothing{};
       },
       write_nothing);

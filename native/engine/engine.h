@@ -166,8 +166,9 @@ class Engine {
 
   virtual std::vector<ParameterInfo> parameters() const = 0;
   // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor. Where
-  // it fails when it has changed some of them, verbs that use weights or state are kAborted until tensors of
-  // this kind have been imported.
+  // it fails when it has changed some of them, verbs that use weights or state are kInvalidModel until
+  // tensors of this kind have been imported. Of no file: what import_weights() has brought is all of them.
+  // kInvalidArgument for kMerged.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // Rank 0 creates each file (fails if it exists) and writes its header; every rank passes the same files and
   // writes what it holds of their slices. On an error of any rank rank 0 removes them; ranks without one of
@@ -181,7 +182,9 @@ class Engine {
   virtual ExportedWeights export_weights(TensorKind kind, const WeightBucket& bucket,
                                          std::optional<int64_t> version, bool more) = 0;
   // Sets parameters from the bytes of a bucket, which rank 0 has and sends to the others. A NaN or infinity
-  // is kNonFinite naming the tensor; nothing of the bucket has been stored then.
+  // is kNonFinite naming the tensor; nothing of the bucket has been stored then. Parameters that a load has
+  // left half changed are taken as usable again when the import_tensors() of no file behind the last bucket
+  // says that all have come.
   virtual void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) = 0;
@@ -214,9 +217,9 @@ class Engine {
   // those that generate together.
   virtual RolloutStats open_rollout(const RolloutOptions& options) = 0;
   // Every rank at the same time: brings the weights into the form that steps need, where it stays until
-  // another verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what
-  // is running is computed again with them.
-  virtual void begin_rollout(int64_t version, bool restart) = 0;
+  // another verb begins. `version`: of the weights, which tokens carry from now on. What is running goes on
+  // with them.
+  virtual void begin_rollout(int64_t version) = 0;
   // Takes what is submitted and aborted, then makes steps until the time is over or nothing is left to do. A
   // request that is refused is an output with an error.
   virtual RolloutTurn rollout_turn(RolloutCommands commands) = 0;

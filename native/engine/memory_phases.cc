@@ -182,7 +182,7 @@ class Phases {
 
   void roll_out(const RolloutLoad& load) {
     if (!opened_) open_rollout();
-    engine_->begin_rollout(0, false);
+    engine_->begin_rollout(0);
     RolloutCommands commands;  // of no time: one step for each turn
     commands.submit = requests_of(load, options_.model, options_.device);
     RolloutTurn turn;

@@ -1,14 +1,11 @@
-// Creation, import of checkpoints, rows of micro-batches, and generation of a batch.
+// Creation, agreement of the ranks of a call, rows of micro-batches, and refusals.
 #include "engine/rank_engine.h"
-
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/simulated.h"
-#include "checkpoint/tensor_file.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
 
@@ -183,75 +180,6 @@ std::vector<ParameterInfo> RankEngine::parameters() const {
   return infos;
 }
 
-void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
-  at::NoGradGuard no_grad;
-  stop_decoding();
-  // Before the first, since a file that ends too early has changed some of them.
-  if (kind == TensorKind::kParam) weights_changed();
-  for (const TensorFile& file : files) {
-    check_abort();
-    read_tensor_file(
-        file, [&](const std::string& name) { return store_.at(name).placement.shape; },
-        [&](const TensorSlice& slice) {
-          return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
-        },
-        [&](const TensorSlice& slice, const at::Tensor& values) {
-          half_changed(kind) = true;
-          if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
-          store_.assign(kind, store_.at(slice.param), slice.row, values);
-        });
-  }
-  if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
-  half_changed(kind) = false;
-}
-
-at::Tensor RankEngine::merged(size_t group) {
-  const at::Tensor weights = flat(TensorKind::kParam, group);
-  const std::optional<size_t> adapters = store_.adapters_of(group);
-  if (!adapters) return weights;
-  const bool kept = weights.is_same(store_.owned(TensorKind::kParam, group));
-  const at::Tensor whole = weights.to(at::kFloat, /*non_blocking=*/false, /*copy=*/kept);
-  store_.merge(group, whole, flat(TensorKind::kParam, *adapters).to(at::kFloat));
-  return whole;
-}
-
-at::Tensor RankEngine::flat(TensorKind kind, size_t group) {
-  if (kind == TensorKind::kMerged) return merged(group);
-  return sharding_.gather(kind, group);
-}
-
-at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
-  prepare();
-  const Parameter& parameter = store_.at(param);
-  const ParameterGroup& group = store_.groups()[parameter.group];
-  at::Tensor values;
-  if (group.here) {
-    values = whole(parameter, ParameterStore::view(parameter, flat(kind, parameter.group)))
-                 .to(at::kCPU, at::kFloat)
-                 .contiguous()
-                 .clone();
-  } else {
-    values = at::empty(parameter.placement.shape, at::kFloat);
-  }
-  if (mesh_.pp()->size() > 1) mesh_.pp()->broadcast(values, group.stage, {"gather", param});
-  if (group.expert_rank) mesh_.ep()->broadcast(values, *group.expert_rank, {"gather", param});
-  return values;
-}
-
-at::Tensor RankEngine::whole(const Parameter& parameter, const at::Tensor& own) {
-  if (!exchange_) return own;
-  const at::Tensor all = at::zeros(parameter.placement.shape, own.options());
-  const at::Tensor target = all.view({-1}), source = own.reshape({-1});
-  parameter.placement.for_each_run([&](int64_t local, int64_t begin, int64_t count, const Piece& piece) {
-    if (piece.copy == 0) target.narrow(0, begin, count).copy_(source.narrow(0, local, count));
-  });
-  // Every element is written by one rank and zero on the others. Summed as integers, which keeps every bit
-  // (also of -0).
-  const at::ScalarType integer = all.element_size() == 4 ? at::kInt : at::kShort;
-  mesh_.tp()->all_reduce(all.view(integer), ReduceOp::kSum, {"gather", parameter.info.name});
-  return all;
-}
-
 StateBytes RankEngine::state_bytes() const {
   return store_.bytes();
 }
@@ -396,15 +324,35 @@ void RankEngine::check_temperature(double temperature) {
           "[engine] expected a finite temperature > 0, got ", temperature);
 }
 
-void RankEngine::prepare() {
-  const bool half = std::find(half_changed_.begin(), half_changed_.end(), true) != half_changed_.end();
-  require(!half, ErrorCode::kAborted,
+void RankEngine::prepare(bool replaces_weights) {
+  const bool weights = half_changed(TensorKind::kParam);
+  const bool state = std::count(half_changed_.begin(), half_changed_.end(), true) > (weights ? 1 : 0);
+  // Not kAborted, which ranks throw whose peer has refused: this is the cause that it says to look for.
+  require(!state && (!weights || replaces_weights), ErrorCode::kInvalidModel,
           "[engine] an optimiser step or a load has failed, as its error said, when a part of the weights or "
-          "of the optimiser's state was changed and a part was not: load a checkpoint (loadCheckpoint), or "
-          "create the engine again");
+          "of the optimiser's state was changed and a part was not: ",
+          state ? "" : "replace all of the weights (importWeights), ",
+          "load a checkpoint (loadCheckpoint), or create the engine again");
   if (prepared_) return;
   store_.initialize_missing();
   prepared_ = true;
+}
+
+void RankEngine::begin_together(const std::function<void()>& begin) {
+  std::exception_ptr own;
+  try {
+    begin();
+  } catch (...) {
+    own = std::current_exception();
+  }
+  bool any = true;
+  try {
+    any = any_rank(own != nullptr, {"start", "weights"});
+  } catch (...) {
+    if (!own) throw;
+  }
+  if (own) std::rethrow_exception(own);
+  require(!any, ErrorCode::kAborted, kRefusedElsewhere);
 }
 
 }  // namespace troupe

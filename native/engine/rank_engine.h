@@ -68,7 +68,7 @@ class RankEngine final : public Engine {
                             const ValueLossOptions& loss) override;
   MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini, const SftLossOptions& loss) override;
   RolloutStats open_rollout(const RolloutOptions& options) override;
-  void begin_rollout(int64_t version, bool restart) override;
+  void begin_rollout(int64_t version) override;
   RolloutTurn rollout_turn(RolloutCommands commands) override;
   void park_rollout(bool preempt) override;
 
@@ -146,8 +146,8 @@ class RankEngine final : public Engine {
     int64_t begin;
     at::Tensor values;
   };
-  // The part of a group that this rank writes in an export. Every rank at the same time.
-  GroupPart export_part(TensorKind kind, size_t group);
+  // The part of a group that this rank writes in an export; adapters: all of those on it that are merged in.
+  GroupPart export_part(TensorKind kind, size_t group, const at::Tensor& adapters) const;
   static void write_part(TensorFileWriter& writer, const TensorSlice& slice, const Parameter& parameter,
                          const GroupPart& part);
   // The whole flat buffer of a group, of what is placed on this rank.
@@ -175,8 +175,12 @@ class RankEngine final : public Engine {
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
-  // Before a use of the weights.
-  void prepare();
+  // Before a use of the weights. kInvalidModel where a part of them or of the state is changed and a part is
+  // not; replaces_weights: of the state alone, since the weights are about to be others.
+  void prepare(bool replaces_weights = false);
+  // Of a call of all ranks without agree(), which leaves gathered parameters, of a generation too, as they
+  // are: what a rank does before its first collective. Where it throws on one, all of them throw.
+  void begin_together(const std::function<void()>& begin);
   // Whether something has begun to change tensors of this kind and not ended: they are neither what they were
   // nor what they were to be, here or, of a step, on other ranks.
   bool& half_changed(TensorKind kind) { return half_changed_[static_cast<size_t>(kind)]; }

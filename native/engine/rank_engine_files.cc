@@ -1,4 +1,4 @@
-// Weights and state into files: every rank writes what it holds.
+// Weights and state in files: every rank reads and writes what it holds.
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
@@ -10,19 +10,43 @@
 
 namespace troupe {
 
-RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
-  const bool merges = kind == TensorKind::kMerged;
-  const at::Tensor own = store_.slice_of(merges ? TensorKind::kParam : kind, group);
+void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+  require(kind != TensorKind::kMerged, ErrorCode::kInvalidArgument,
+          "[weights] merged parameters are made of others and can be exported only: expected an import of "
+          "param, grad, expAvg or expAvgSq, got merged");
+  at::NoGradGuard no_grad;
+  stop_decoding();
+  // Before the first, since a file that ends too early has changed some of them.
+  if (kind == TensorKind::kParam) weights_changed();
+  for (const TensorFile& file : files) {
+    check_abort();
+    read_tensor_file(
+        file, [&](const std::string& name) { return store_.at(name).placement.shape; },
+        [&](const TensorSlice& slice) {
+          return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
+        },
+        [&](const TensorSlice& slice, const at::Tensor& values) {
+          half_changed(kind) = true;
+          if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
+          store_.assign(kind, store_.at(slice.param), slice.row, values);
+        });
+  }
+  if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
+  half_changed(kind) = false;
+}
+
+RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group,
+                                              const at::Tensor& adapters) const {
+  const at::Tensor own = store_.slice_of(kind == TensorKind::kMerged ? TensorKind::kParam : kind, group);
   const ShardSlice slice = store_.slice(group);
   // Copies of a slice are equal bit for bit, so the ranks that have one share the work.
   const int64_t copies = sharding_.copies(group), copy = sharding_.copy(group);
   const int64_t from = own.numel() * copy / copies;
   const int64_t to = own.numel() * (copy + 1) / copies;
   GroupPart part{slice.index * own.numel() + from, own.narrow(0, from, to - from)};
-  if (const auto adapters = store_.adapters_of(group); merges && adapters) {
+  if (adapters.defined()) {
     part.values = part.values.to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    store_.merge(group, part.begin, part.values,
-                 sharding_.gather(TensorKind::kParam, *adapters).to(part.values.options()));
+    store_.merge(group, part.begin, part.values, adapters.to(part.values.options()));
   }
   return part;
 }
@@ -80,9 +104,13 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
     if (mesh_.rank() != 0) attempt([&] { open(false); });
     for (size_t group = 0; group < store_.groups().size(); ++group) {
       if (!store_.exports(kind, group)) continue;
-      const GroupPart part = export_part(kind, group);
+      const std::optional<size_t> merged =
+          kind == TensorKind::kMerged ? store_.adapters_of(group) : std::nullopt;
+      // Also where something has failed here: the others gather them, too.
+      const at::Tensor adapters = merged ? sharding_.gather(TensorKind::kParam, *merged) : at::Tensor();
       attempt([&] {
         check_abort();
+        const GroupPart part = export_part(kind, group, adapters);
         for (size_t f = 0; f < files.size(); ++f) {
           for (const TensorSlice& slice : files[f].tensors) {
             const Parameter& parameter = store_.at(slice.param);

@@ -56,7 +56,7 @@ std::vector<Communicator*> RankEngine::decoding_axes() const {
   return axes;
 }
 
-void RankEngine::begin_rollout(int64_t version, bool restart) {
+void RankEngine::begin_rollout(int64_t version) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 0);
   require(rollout_ != nullptr, ErrorCode::kInvalidArgument,
@@ -64,6 +64,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
   prepare();
   stop_decoding();
   const bool predicts = rollout_->options().predicts();
+  bool gathered = false;
   try {
     // A rank that has no room for it says so before the others gather anything for it.
     if (copy_) copy_->reserve();
@@ -73,15 +74,18 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
       sharding_.release_all();
     } else {
       sharding_.acquire_all("generate", options_.model.num_layers + (predicts ? 1 : 0));
+      gathered = true;
     }
     decoder().begin_decoding(rollout_->options().form());
   } catch (...) {
     if (copy_) copy_->release();
+    // Only what has come: a collective that has failed may still hold its tensors.
+    if (gathered) sharding_.release_all();
     throw;
   }
   decoding_ = true;
   rollout_->set_version(version);
-  if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);
+  if (rollout_weights_ != weights_version_) rollout_->weights_changed();
   rollout_weights_ = weights_version_;
 }
 

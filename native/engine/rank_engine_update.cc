@@ -22,15 +22,20 @@ namespace troupe {
 namespace {
 
 void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
-  require(mini.offsets.size() >= 2 && mini.offsets.front() == 0 && mini.offsets.back() == layout.size(),
+  require(mini.offsets.size() >= 2, ErrorCode::kInvalidArgument,
+          "[batch] expected at least one mini-batch, so two offsets, got ", mini.offsets.size());
+  require(mini.offsets.front() == 0 && mini.offsets.back() == layout.size(), ErrorCode::kInvalidArgument,
+          "[batch] expected offsets of mini-batches from 0 to the number of sequences, ", layout.size(),
+          ", got ", mini.offsets.front(), " to ", mini.offsets.back());
+  const size_t count = mini.offsets.size() - 1;
+  require(mini.global_tokens.size() == count && mini.global_sequences.size() == count,
           ErrorCode::kInvalidArgument,
-          "[batch] mini-batch offsets must run from 0 to the number of sequences (", layout.size(), ")");
-  require(mini.global_tokens.size() + 1 == mini.offsets.size() &&
-              mini.global_sequences.size() + 1 == mini.offsets.size(),
-          ErrorCode::kInvalidArgument, "[batch] expected one global token and sequence count per mini-batch");
-  for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
+          "[batch] expected global counts of tokens and sequences for each of the ", count,
+          " mini-batches, got ", mini.global_tokens.size(), " and ", mini.global_sequences.size());
+  for (size_t m = 0; m < count; ++m) {
     require(mini.offsets[m] <= mini.offsets[m + 1], ErrorCode::kInvalidArgument,
-            "[batch] mini-batch offsets must not decrease");
+            "[batch] expected offsets of mini-batches that do not decrease, got ", mini.offsets[m + 1],
+            " behind ", mini.offsets[m]);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/rank_engine.h"
@@ -95,17 +96,25 @@ ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& 
                                            std::optional<int64_t> version, bool more) {
   at::NoGradGuard no_grad;
   check_abort();
-  prepare();
-  require(kind == TensorKind::kParam || kind == TensorKind::kMerged, ErrorCode::kInvalidArgument,
-          "[weights] only parameters are exported in buckets");
-  require(!version || *version == weights_version_, ErrorCode::kInvalidArgument,
-          "[weights] the weights have changed since this export began (an update, an import or a loaded "
-          "checkpoint came between two of its buckets): begin a new one");
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
-  const std::vector<int64_t> bytes = sizes(store_, bucket, dtype);
+  std::vector<int64_t> bytes;
   ExportedWeights exported{{}, weights_version_};
-  if (mesh_.rank() == 0) {
-    exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
+  const auto begin = [&] {
+    prepare();
+    require(kind == TensorKind::kParam || kind == TensorKind::kMerged, ErrorCode::kInvalidArgument,
+            "[weights] only parameters are exported in buckets");
+    require(!version || *version == weights_version_, ErrorCode::kInvalidArgument,
+            "[weights] the weights have changed since this export began (an update, an import or a loaded "
+            "checkpoint came between two of its buckets): begin a new one");
+    bytes = sizes(store_, bucket, dtype);
+    if (mesh_.rank() == 0)
+      exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
+  };
+  // Once per export: what changes the weights later ends it on all ranks.
+  if (version) {
+    begin();
+  } else {
+    begin_together(begin);
   }
   int64_t at = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -126,7 +135,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 0);
   check_abort();
-  prepare();
+  prepare(/*replaces_weights=*/true);
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
   const std::vector<int64_t> byte_counts = sizes(store_, bucket, dtype);
   const int64_t total = std::accumulate(byte_counts.begin(), byte_counts.end(), int64_t{0});
@@ -151,6 +160,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
             " holds NaN or infinity");
   });
   weights_changed();
+  const bool half = std::exchange(half_changed(TensorKind::kParam), true);
   std::set<size_t> groups;
   each([&](const WeightChunk& chunk, const at::Tensor& values) {
     const Parameter& parameter = store_.at(chunk.param);
@@ -163,6 +173,8 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
     groups.insert(parameter.group);
   });
   for (const size_t group : groups) store_.refresh_compute(group);
+  // What a load has left half changed before is so until the caller says that all of it has come.
+  half_changed(TensorKind::kParam) = half;
 }
 
 }  // namespace troupe

@@ -366,8 +366,7 @@ std::vector<int64_t> Sharding::agree(Communicator& all, const std::vector<int64_
   all.all_reduce(largest, ReduceOp::kMax, {"start", "micro-batch counts"});
   release_all();  // what a verb that failed on this rank alone has left
   const int64_t* values = largest.const_data_ptr<int64_t>();
-  require(refuses || values[0] == 0, ErrorCode::kAborted,
-          "[engine] another rank has refused its part of this call; its own error says why");
+  require(refuses || values[0] == 0, ErrorCode::kAborted, kRefusedElsewhere);
   return {values + 1, values + largest.numel()};
 }
 

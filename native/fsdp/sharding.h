@@ -16,6 +16,10 @@
 
 namespace troupe {
 
+// kAborted: what a rank says that does not begin because another one cannot.
+inline constexpr const char* kRefusedElsewhere =
+    "[engine] another rank has refused its part of this call; its own error says why";
+
 // The parameters of one store, sharded over the ranks of a communicator (perhaps this one alone), and the
 // collectives that gather and reduce them; what is kept on the host comes to the device here. Gradients are
 // summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says, where

@@ -66,6 +66,8 @@ int64_t cache_budget(at::Device device, double share) {
   require(share > 0 && share <= 1, ErrorCode::kInvalidArgument,
           "[rollout] expected gpu_memory_utilization above 0 and at most 1 but got ", share);
   if (device.is_cpu()) return static_cast<int64_t>(share * kHostShare * static_cast<double>(host_memory()));
+  // Or else it counts as held by this process, and as free for nobody.
+  return_free_memory(device);
   c10::DeviceAllocator& allocator = allocator_of(device);
   const int64_t index = device.has_index() ? device.index() : 0;
   const auto [free, total] = allocator.getMemoryInfo(static_cast<c10::DeviceIndex>(index));

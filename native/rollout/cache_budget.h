@@ -8,8 +8,9 @@
 
 namespace troupe {
 
-// On a GPU: `share` of its memory less what this process holds there, and no more than is free. On a CPU: a
-// quarter of `share` of the memory of the machine (or of the control group that the process is in).
+// On a GPU: `share` of its memory less what this process holds there, and no more than is free, once what
+// LibTorch keeps without use has gone back (return_free_memory). On a CPU: a quarter of `share` of the memory
+// of the machine (or of the control group that the process is in).
 int64_t cache_budget(at::Device device, double share);
 
 // Gives what LibTorch keeps of a device's memory, and nobody uses, back to the device. Nothing on a CPU.

@@ -29,11 +29,12 @@ CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config,
           " bytes", slot > 0 ? ", and the state of one sequence, " + std::to_string(slot) + " bytes" : "",
           ": give it more memory (gpu_memory_utilization)",
           config.latent && !config.latent->absorbed ? ", or keep latents in their place (latent_cache)" : "");
-  // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
-  sizes.pages = std::min({page > 0 ? rest / page : most,
-                          sizes.sequences > most / longest ? most : sizes.sequences * longest, most});
+  const int64_t running = sizes.sequences > most / longest ? most : sizes.sequences * longest;
+  // Those that no sequence fills are for what the prefix cache keeps of sequences that have ended.
+  const bool keeps = options.prefix_caching && page > 0;
+  sizes.pages = std::min(page > 0 ? rest / page : most, keeps ? most : running);
   return sizes;
 }
 

@@ -20,7 +20,8 @@ struct CacheSizes {
 // that runs has a slot: as many run as half of kv_cache_bytes holds, at least one and at most max_sequences.
 // With a prefix cache there are as many slots again for snapshots, as far as all of them take no more than a
 // quarter of the bytes. options.state_slots, where it is not 0, is the number of slots instead. Pages get the
-// rest. max_positions: resolved.
+// rest; where nothing is kept of sequences that have ended, no more than those that run can fill.
+// max_positions: resolved.
 // kInvalidArgument with the numbers where not one page is left.
 CacheSizes cache_sizes(const RolloutOptions& options, const ModelConfig& config, at::ScalarType dtype);
 

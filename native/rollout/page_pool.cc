@@ -21,11 +21,16 @@ uint64_t mixed(uint64_t x) {
 
 }  // namespace
 
-PagePool::PagePool(int64_t num_pages) : pages_(static_cast<size_t>(num_pages)) {
-  for (int64_t page = num_pages; page-- > 0;) {
-    free_.push_back(static_cast<int32_t>(page));
-    pages_[static_cast<size_t>(page)].place = others_.insert(others_.end(), static_cast<int32_t>(page));
-  }
+PagePool::PagePool(int64_t num_pages) : size_(num_pages) {}
+
+int32_t PagePool::add() {
+  const auto page = static_cast<int32_t>(known());
+  // All memory first; release() takes none.
+  if (free_.capacity() <= pages_.size()) free_.reserve(2 * (pages_.size() + 1));
+  std::list<int32_t> entry{page};
+  pages_.push_back({.place = entry.begin()});
+  others_.splice(others_.end(), entry);
+  return page;
 }
 
 int32_t PagePool::take() {
@@ -33,6 +38,8 @@ int32_t PagePool::take() {
   if (!free_.empty()) {
     page = free_.back();
     free_.pop_back();
+  } else if (known() < size_) {
+    page = add();
   } else if (!idle_.empty()) {
     page = idle_.front();
     others_.splice(others_.end(), idle_, idle_.begin());
@@ -46,7 +53,12 @@ int32_t PagePool::take() {
 
 bool PagePool::take(std::vector<int32_t>& pages) {
   pages.push_back(-1);
-  pages.back() = take();
+  try {
+    pages.back() = take();
+  } catch (...) {
+    pages.pop_back();
+    throw;
+  }
   if (pages.back() >= 0) return true;
   pages.pop_back();
   return false;

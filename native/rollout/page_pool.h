@@ -15,7 +15,8 @@ namespace troupe {
 // with the same tokens takes it instead of computing it. A page that nobody holds stays in the index until
 // its place is needed; of these the one goes first that was let go first. A page that a sequence left before
 // it was full may be put beside the index as the tail of its chain, one per chain: what goes on from there
-// copies it.
+// copies it. A page that has never been taken costs no memory: there may be as many as a large slab has room
+// for.
 class PagePool {
  public:
   explicit PagePool(int64_t num_pages);
@@ -23,9 +24,9 @@ class PagePool {
   // Called with every page that leaves the index.
   void when_forgotten(std::function<void(int32_t page)> call) { forgotten_ = std::move(call); }
 
-  int64_t size() const { return static_cast<int64_t>(pages_.size()); }
-  // Pages that can be taken: never used ones, and those that only the index knows.
-  int64_t available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }
+  int64_t size() const { return size_; }
+  // Pages that can be taken: never used ones, free ones, and those that only the index knows.
+  int64_t available() const { return size_ - known() + static_cast<int64_t>(free_.size() + idle_.size()); }
   int64_t held() const { return size() - available(); }
   int64_t indexed() const { return static_cast<int64_t>(index_.size() + tails_.size()); }
 
@@ -61,6 +62,10 @@ class PagePool {
   void clear_index();
 
  private:
+  // Pages that have been taken before.
+  int64_t known() const { return static_cast<int64_t>(pages_.size()); }
+  // One more of them. Where memory runs out (std::bad_alloc) there is not.
+  int32_t add();
   // Takes the page out of the index.
   void forget(int32_t page);
   struct Page {
@@ -80,9 +85,10 @@ class PagePool {
   void erase_entry(int32_t page);
 
   std::function<void(int32_t)> forgotten_;
-  std::vector<Page> pages_;
-  std::vector<int32_t> free_;
-  // Each page is in one of two lists, so that it goes to the other without memory for it.
+  int64_t size_;
+  std::vector<Page> pages_;    // the first ones of all, as far as they have been taken
+  std::vector<int32_t> free_;  // of these, with room for all
+  // Each of them is in one of two lists, so that it goes to the other without memory for it.
   std::list<int32_t> idle_;  // in the index alone, the first to go in front
   std::list<int32_t> others_;
   std::unordered_map<uint64_t, Entry> index_;

@@ -63,8 +63,8 @@ struct RolloutOutput {
                                                // compute_log_prob gives them
   std::vector<std::vector<TokenLogProb>> top;  // per token, where asked for
   std::vector<float> prompt_log_probs;         // [P], the first NaN; with the first token, where asked for
-  // Of every position but the last (batch/routed_experts.h: [count * row_bytes]); with the last token,
-  // where RolloutOptions say so.
+  // Of every position but the last (batch/routed_experts.h: [count * row_bytes]); with the last token, or the
+  // abort (Rollout::abort), where RolloutOptions say so.
   std::vector<uint8_t> routed_experts;
   int64_t version = 0;        // of the weights that made these tokens
   int64_t cached_tokens = 0;  // of the prompt, found in the cache at admission

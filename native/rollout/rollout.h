@@ -32,14 +32,16 @@ class Rollout {
 
   // kInvalidArgument, naming what is wrong, for what makes no sense or can never be served.
   void submit(RolloutRequest request);
-  void abort(uint64_t id) { scheduler_.abort(id); }
+  // Ends it with what it has: with RolloutOptions::routed_experts also those of the tokens so far, of one
+  // that runs and is not being computed again. Nothing happens for unknown ids.
+  void abort(uint64_t id);
   // Bit i % 32 of word i / 32: token i may be the next one; empty: every token may. Nothing happens for
   // unknown ids.
   void set_mask(uint64_t id, std::vector<uint32_t> mask);
   // What tokens carry from now on.
   void set_version(int64_t version) { version_ = version; }
-  // restart: what runs is computed again with the new weights; otherwise it goes on.
-  void weights_changed(bool restart) { scheduler_.weights_changed(restart); }
+  // What runs goes on with the new weights; with park(preempt) it is computed again.
+  void weights_changed() { scheduler_.weights_changed(); }
 
   const RolloutOptions& options() const { return options_; }
   // One step; false: there was nothing to do.

@@ -337,10 +337,9 @@ void Scheduler::computed(StepPlan& plan) {
   prefixes_.computed(plan);
 }
 
-void Scheduler::weights_changed(bool restart) {
+void Scheduler::weights_changed() {
   prefixes_.weights_changed();
   for (const Owner& owner : running_) owner->shares = false;
-  if (restart) preempt_all();
 }
 
 void Scheduler::preempt_all() {

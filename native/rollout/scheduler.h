@@ -64,9 +64,8 @@ class Scheduler {
   // sequence leaves in the index and for drafts.
   void finish(Sequence& sequence);
 
-  // The weights are others: pages of those before are not shared from now on. restart: running sequences are
-  // computed again.
-  void weights_changed(bool restart);
+  // The weights are others: pages of those before are not shared from now on.
+  void weights_changed();
   // What is running gives its pages back, and waits to be computed again.
   void preempt_all();
 

@@ -97,3 +97,12 @@ test('float16 that would overflow is an error that names the tensor', async () =
   expect(existsSync(path.join(dir, 'F16'))).toBe(false);
   await binding.exportTensors(engine, 'param', [file('BF16')]);
 });
+
+test('merged parameters are exported only', async () => {
+  const before = await embeddings();
+  await expect(binding.importTensors(engine, 'merged', [])).rejects.toMatchObject({
+    code: 'INVALID_ARGUMENT',
+    message: expect.stringContaining('expected an import of param, grad, expAvg or expAvgSq, got merged'),
+  });
+  expect(await embeddings()).toEqual(before);
+});

@@ -21,7 +21,10 @@ export class FakeRank {
   opened: NativeRolloutOptions | null = null;
   /** Thrown by the next turn, which has taken its commands in. */
   failure: Error | null = null;
-  private decoding = false;
+  /** Thrown by beginRollout. */
+  cannotBegin: Error | null = null;
+  /** The weights are held in the form that steps need. */
+  decoding = false;
   private version = 0;
   private queue: Promise<unknown> = Promise.resolve();
   private readonly gates = new Map<
@@ -67,6 +70,7 @@ export class FakeRank {
         this.opened = args[0] as NativeRolloutOptions;
         return this.stats();
       case 'beginRollout':
+        if (this.cannotBegin !== null) throw this.cannotBegin;
         this.decoding = true;
         this.version = args[0] as number;
         return undefined;

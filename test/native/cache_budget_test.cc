@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "check.h"
 
@@ -19,11 +20,15 @@ class Told final : public c10::DeviceAllocator {
  public:
   size_t free = 0, total = 0;
   int64_t reserved = 0;  // of this process
+  int64_t unused = 0;    // of this: freed, and kept
 
   c10::DataPtr allocate(size_t) override { return {}; }
   void copy_data(void*, const void*, std::size_t) const override {}
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override {
+    free += static_cast<size_t>(unused);
+    reserved -= std::exchange(unused, 0);
+  }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     c10::CachingDeviceAllocator::DeviceStats stats;
@@ -86,6 +91,20 @@ TEST(a_device_gives_its_share_less_what_the_process_holds) {
   CHECK(cache_budget(device, 0.1) == 0);                          // it holds more already
   CHECK(cache_budget(device, 1) == 700);                          // others hold the rest
   CHECK(cache_budget(c10::DeviceType::PrivateUse1, 0.5) == 300);  // the first one
+}
+
+// As after a model has been loaded through buffers.
+TEST(what_a_process_has_freed_is_the_caches) {
+  Told allocator;
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, &allocator);
+  const at::Device device(c10::DeviceType::PrivateUse1, 0);
+  for (const auto& [share, expected] : {std::pair{0.5, 300}, {1.0, 700}}) {
+    allocator.total = 1000;
+    allocator.free = 200;
+    allocator.reserved = 700;
+    allocator.unused = 500;
+    CHECK(cache_budget(device, share) == expected);
+  }
 }
 
 TEST_MAIN()

@@ -52,7 +52,7 @@ RolloutCommands requests() {
 // Half of them greedy.
 Answers answers(Engine& engine) {
   RolloutCommands commands = requests();
-  engine.begin_rollout(0, false);
+  engine.begin_rollout(0);
   Answers found;
   RolloutTurn turn;
   for (int64_t turns = 0; turns < 100 && !turn.idle; ++turns) {
@@ -216,7 +216,7 @@ TEST(ranks_leave_and_enter_a_generation_together) {
             create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
         engine->open_rollout(limits(tp));
         const Answers expected = answers(*engine);
-        engine->begin_rollout(0, false);
+        engine->begin_rollout(0);
         RolloutCommands commands = requests();
         commands.milliseconds = 0;  // one step
         const RolloutTurn first = engine->rollout_turn(std::move(commands));
@@ -226,7 +226,7 @@ TEST(ranks_leave_and_enter_a_generation_together) {
         CHECK_THROWS(engine->compute_log_prob(share.tokens, 1, false, false),
                      comm.rank() == 0 ? "token" : "another rank");
         CHECK(!engine->rollout_turn({}).ready);
-        engine->begin_rollout(0, false);
+        engine->begin_rollout(0);
         std::map<uint64_t, std::vector<int32_t>> tokens;
         for (const RolloutOutput& output : first.outputs)
           tokens[output.id].insert(tokens[output.id].end(), output.tokens.begin(), output.tokens.end());
@@ -269,7 +269,7 @@ TEST(an_abort_ends_a_generation_of_ranks_that_wait_for_each_other) {
     const auto engine = create_engine(options_of("qwen3", HeadKind::kLm),
                                       std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
     engine->open_rollout(limits(2));
-    engine->begin_rollout(0, false);
+    engine->begin_rollout(0);
     if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(1));  // it makes no turn
     std::thread watch([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -341,7 +341,7 @@ TEST(the_host_waits_once_per_guess_of_a_generation) {
       limits.logits_bytes = 1;  // of a tile of rows
       Run result;
       engine->open_rollout(limits);
-      engine->begin_rollout(0, /*restart=*/false);
+      engine->begin_rollout(0);
       const auto turn = [&](uint64_t first) {
         RolloutCommands commands;
         commands.milliseconds = std::numeric_limits<double>::infinity();

@@ -128,7 +128,7 @@ std::vector<at::Tensor> rolled_out(Engine& engine, ops::Quantization quantizatio
   limits.kv_cache_bytes = int64_t{1} << 20;
   limits.quantization = quantization;
   engine.open_rollout(limits);
-  engine.begin_rollout(0, false);
+  engine.begin_rollout(0);
   RolloutCommands commands;
   commands.milliseconds = 60'000;
   for (uint64_t id = 0; id < 3; ++id) {

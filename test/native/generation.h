@@ -107,7 +107,7 @@ inline GenerateResult generate(Engine& engine, const PromptBatch& prompts, const
                                const RolloutOptions& limits = {}) {
   Samples samples(prompts.samples());
   engine.open_rollout(limits);
-  engine.begin_rollout(0, /*restart=*/false);
+  engine.begin_rollout(0);
   RolloutCommands commands;
   commands.milliseconds = std::numeric_limits<double>::infinity();
   commands.submit = requests_of(prompts, options);

@@ -142,7 +142,7 @@ TEST(loading_takes_little_beside_the_parameters) {
 int64_t really_held(const EngineOptions& options, const RolloutOptions& limits, const RolloutLoad& load) {
   RankEngine engine(options, make_local_communicator());
   engine.open_rollout(limits);
-  engine.begin_rollout(0, false);
+  engine.begin_rollout(0);
   RolloutCommands commands;
   commands.submit = requests_of(load, options.model, at::kCPU);
   int64_t held = 0;

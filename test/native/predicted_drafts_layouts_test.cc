@@ -65,7 +65,7 @@ Answers generate(Engine& engine, const RolloutOptions& limits, RolloutStats& sta
   }
   commands.milliseconds = 60'000;
   engine.open_rollout(limits);
-  engine.begin_rollout(0, false);
+  engine.begin_rollout(0);
   Answers answers;
   RolloutTurn turn;
   for (int64_t turns = 0; turns < 100 && !turn.idle; ++turns) {
@@ -164,7 +164,7 @@ TEST(opening_again_asks_for_weights_of_its_own) {
   const auto engine = create_engine(options, nullptr);
   RolloutStats stats;
   const Answers expected = generate(*engine, limits_of({}, false), stats);
-  engine->begin_rollout(0, false);
+  engine->begin_rollout(0);
   CHECK(engine->rollout_turn({}).ready);
   engine->open_rollout(limits_of({}, true));
   CHECK(!engine->rollout_turn({}).ready);

@@ -111,7 +111,7 @@ TEST(a_generation_gathers_the_decoder_alone) {
         limits.tensor_parallel = decoding;
         engine->open_rollout(limits);
         const int64_t before = engine->bytes_sent();
-        engine->begin_rollout(0, false);
+        engine->begin_rollout(0);
         bytes[static_cast<size_t>(rank)] = engine->bytes_sent() - before;
         engine->park_rollout(false);
       });

@@ -73,7 +73,8 @@ class Play {
       if (chance(10) && !live_.empty()) abort(*std::next(live_.begin(), below(live_.size())));
       if (chance(300)) {
         ++weights_;
-        scheduler_.weights_changed(/*restart=*/chance(2));
+        if (chance(2)) scheduler_.preempt_all();
+        scheduler_.weights_changed();
       }
       for (const uint64_t id : live_) {
         Sequence* sequence = scheduler_.find(id);

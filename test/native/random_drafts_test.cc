@@ -40,7 +40,7 @@ struct Said {
       return tokens == whole.tokens && log_probs == whole.log_probs && top == whole.top &&
              prompt_log_probs == whole.prompt_log_probs && experts == whole.experts && finish == whole.finish;
     return first(tokens, whole.tokens) && first(log_probs, whole.log_probs) && first(top, whole.top) &&
-           (tokens.empty() || prompt_log_probs == whole.prompt_log_probs);
+           first(experts, whole.experts) && (tokens.empty() || prompt_log_probs == whole.prompt_log_probs);
   }
 };
 
@@ -69,7 +69,10 @@ class Play {
         drafting.submit(requests_[next++]);
       }
       if (chance(12) && !live_.empty()) drafting.abort(*std::next(live_.begin(), below(live_.size())));
-      if (chance(15)) drafting.weights_changed(/*restart=*/chance(2));
+      if (chance(15)) {
+        if (chance(2)) drafting.park(/*preempt=*/true);
+        drafting.weights_changed();
+      }
       if (chance(25)) CHECK(drafting.park(/*preempt=*/true));
       if (chance(3)) drafting.park(false);
       drafting.step();

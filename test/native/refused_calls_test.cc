@@ -110,6 +110,22 @@ TEST(columns_of_a_teacher_that_do_not_fit_are_refused) {
   update(log_probs, ids);
 }
 
+TEST(mini_batches_that_do_not_fit_are_refused_with_what_came) {
+  const auto engine = create_engine(options_of("qwen3", HeadKind::kLm));
+  const Share share = share_of(0, std::vector<int64_t>(kOwners.size(), 0));
+  const auto update = [&](const std::vector<int64_t>& offsets, size_t tokens, size_t sequences) {
+    MiniBatches mini{offsets, std::vector<double>(tokens, 1), std::vector<double>(sequences, 1)};
+    engine->update_sft({share.tokens, share.mask}, mini, {});
+  };
+  CHECK_THROWS(update({}, 0, 0), "at least one mini-batch, so two offsets, got 0");
+  CHECK_THROWS(update({0}, 0, 0), "at least one mini-batch, so two offsets, got 1");
+  CHECK_THROWS(update({1, 4, 8}, 2, 2), "from 0 to the number of sequences, 8, got 1 to 8");
+  CHECK_THROWS(update({0, 4, 7}, 2, 2), "from 0 to the number of sequences, 8, got 0 to 7");
+  CHECK_THROWS(update({0, 4, 8}, 1, 2), "for each of the 2 mini-batches, got 1 and 2");
+  CHECK_THROWS(update({0, 4, 8}, 2, 3), "for each of the 2 mini-batches, got 2 and 3");
+  CHECK_THROWS(update({0, 5, 4, 8}, 3, 3), "that do not decrease, got 4 behind 5");
+}
+
 // Not after the first backward pass.
 TEST(a_schedule_that_makes_no_sense_is_refused_before_any_work) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);

@@ -135,4 +135,30 @@ TEST(a_request_ends_without_memory) {
   }
 }
 
+// As many as a large slab has room for: no time to make them, and no memory.
+TEST(pages_that_nobody_has_taken_cost_nothing) {
+  constexpr int64_t kMany = 1'000'000;
+  int64_t available = 0;
+  CHECK(enough_memory(0, [&] { available = PagePool(kMany).available(); }));
+  CHECK(available == kMany);
+  PagePool pool(kMany);
+  std::vector<int32_t> taken, again;
+  for (int64_t i = 0; i < 40; ++i) CHECK(pool.take(taken));
+  CHECK(pool.size() == kMany && pool.held() == 40 && pool.available() == kMany - 40);
+  // Those that have been taken come back without memory for it, and are the first to go again.
+  again.reserve(taken.size());
+  CHECK(enough_memory(0, [&] {
+    for (auto page = taken.rbegin(); page != taken.rend(); ++page) pool.release(*page);
+    for (size_t i = 0; i < taken.size(); ++i) again.push_back(pool.take());
+  }));
+  CHECK(again == taken && pool.held() == 40);
+  // One that finds no memory is not taken.
+  int64_t failures = 0;
+  while (!enough_memory(failures, [&] { pool.take(taken); })) {
+    CHECK(taken.size() == 40 && pool.held() == 40);
+    ++failures;
+  }
+  CHECK(failures > 0 && taken.size() == 41 && pool.held() == 41);
+}
+
 TEST_MAIN()

@@ -53,8 +53,34 @@ TEST(a_second_turn_computes_only_what_is_new) {
   RolloutRequest salted = request(3, history, 1);
   salted.salt = 7;
   CHECK(run(rollout, {salted}).at(3).cached == 0);
-  rollout.weights_changed(false);
+  rollout.weights_changed();
   CHECK(run(rollout, {request(4, history, 1)}).at(4).cached == 0);
+}
+
+// Also where few sequences, of few positions, run at a time.
+TEST(prompts_stay_in_the_cache_as_long_as_there_is_memory) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  RolloutOptions options{.max_sequences = 1, .max_positions = 64, .kv_cache_bytes = 40 * page_bytes(model)};
+  const auto cached = [&] {
+    Rollout rollout(model.transformer, options);
+    int64_t found = 0;
+    for (const uint64_t turn : {0, 1}) {
+      for (uint64_t i = 0; i < 8; ++i)
+        found += run(rollout, {request(8 * turn + i, prompt(40, static_cast<int64_t>(i)), 5)})
+                     .begin()
+                     ->second.cached;
+    }
+    CHECK(rollout.stats().pages_held == 0);
+    return std::pair{rollout.stats().pages, found};
+  };
+  CHECK(cached() == std::pair(int64_t{40}, int64_t{8 * 39}));
+  // Memory for so many pages as one sequence fills.
+  options.kv_cache_bytes = 2 * page_bytes(model);
+  CHECK(cached() == std::pair(int64_t{2}, int64_t{0}));
+  options.kv_cache_bytes = 40 * page_bytes(model);
+  options.prefix_caching = false;
+  CHECK(cached() == std::pair(int64_t{2}, int64_t{0}));
 }
 
 // The turn ends in the page that the one before it has begun: one sample copies its tail, others get a page

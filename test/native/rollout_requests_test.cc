@@ -75,13 +75,14 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
 TEST(versions_go_with_tokens) {
   SmallModel model(long_model("qwen3"));
   model.transformer.begin_decoding();
-  for (const bool restart : {false, true}) {
+  for (const bool preempts : {false, true}) {
     Rollout rollout(model.transformer, {});
     std::map<uint64_t, Answer> answers;
     for (uint64_t i = 0; i < 6; ++i) rollout.submit(request(i, prompt(40, static_cast<int64_t>(i)), 30));
     for (int64_t version = 1; version <= 100; ++version) {
       rollout.set_version(version);
-      rollout.weights_changed(restart);
+      if (preempts) CHECK(rollout.park(/*preempt=*/true));
+      rollout.weights_changed();
       if (version % 5 == 0) rollout.submit(request(static_cast<uint64_t>(100 + version), prompt(20), 9));
       rollout.step();
       take(rollout, answers);

@@ -162,7 +162,7 @@ TEST(other_weights_and_salts_find_no_snapshot) {
   // One runs on with states of both, and leaves none.
   rollout.submit(request(3, prompt(70), 20));
   for (int64_t step = 0; step < 4; ++step) rollout.step();
-  rollout.weights_changed(/*restart=*/false);
+  rollout.weights_changed();
   CHECK(rollout.stats().snapshots == 0);
   finish(rollout);
   CHECK(rollout.stats().snapshots == 0 && rollout.stats().slots_held == 0);

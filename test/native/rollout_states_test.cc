@@ -244,7 +244,13 @@ TEST(memory_for_one_state_and_one_page_is_the_least) {
   };
   CHECK(sizes(slot + page).slots == 1 && sizes(slot + page).pages == 1);
   CHECK(sizes(20 * slot + 3 * page).slots > 10 && sizes(int64_t{1} << 30).sequences == 256);
-  CHECK(sizes(int64_t{1} << 30).pages == 256 * 7);
+  // All that is left is for what the prefix cache keeps; without one, and where pages take no memory, no more
+  // than sequences fill.
+  CHECK(sizes(int64_t{1} << 30).pages == ((int64_t{1} << 30) - 512 * slot) / page);
+  CHECK(sizes(int64_t{1} << 30, false).pages == 256 * 7);
+  ModelConfig no_attention = model.config;
+  no_attention.linear_layers.assign(no_attention.linear_layers.size(), true);
+  CHECK(cache_sizes({.max_positions = 200}, no_attention, at::kFloat).pages == 256 * 7);
   // For snapshots as many again, and no more than a quarter of the bytes.
   CHECK(sizes(int64_t{1} << 30).slots == 512 && sizes(int64_t{1} << 30, false).slots == 256);
   CHECK(sizes(1200 * slot).sequences == 256 && sizes(1200 * slot).slots == 300);

@@ -209,7 +209,7 @@ TEST(a_rollout_records_what_compute_log_prob_does) {
       limits.kv_cache_bytes = 24'576 / size * options.parallel.ep;  // six pages
       limits.routed_experts = true;
       const RolloutStats opened = engine->open_rollout(limits);
-      engine->begin_rollout(0, false);
+      engine->begin_rollout(0);
       RolloutCommands commands;
       std::vector<std::vector<int32_t>> sequences;
       for (int64_t i = 0; i < 8; ++i) {
@@ -255,6 +255,61 @@ TEST(a_rollout_records_what_compute_log_prob_does) {
       // Where products are not ours the two round otherwise, and a router may be undecided.
       const double same = again.eq(at::cat(rows)).to(at::kDouble).mean().item<double>();
       CHECK(same > 0.99);
+    });
+  }
+}
+
+TEST(a_request_that_is_given_up_says_where_its_tokens_went) {
+  for (const int64_t stages : {1, 2}) {
+    EngineOptions options = mixture();
+    options.pipeline.stages = stages;
+    on_ranks(stages, [&](int64_t, const std::shared_ptr<Communicator>& comm) {
+      const auto engine = create_engine(options, comm);
+      const auto row = static_cast<size_t>(routing_shape(options.model).row_bytes());
+      RolloutOptions limits;
+      limits.kv_cache_bytes = int64_t{1} << 20;
+      limits.routed_experts = true;
+      engine->open_rollout(limits);
+      engine->begin_rollout(0);
+      RolloutRequest request;
+      for (int64_t t = 0; t < 40; ++t) request.prompt.push_back(static_cast<int32_t>(t * 7 % 50));
+      request.sampling.max_new_tokens = 30;
+      // What comes of the request until `tokens` of it are there and it is given up, or it ends.
+      const auto served = [&](size_t tokens) {
+        RolloutOutput all;
+        RolloutCommands commands;  // of no time: one step for each turn
+        commands.submit.push_back(request);
+        for (int64_t turns = 0; turns < 100 && all.finish == Finish::kNone; ++turns) {
+          for (const RolloutOutput& output : engine->rollout_turn(std::exchange(commands, {})).outputs) {
+            all.tokens.insert(all.tokens.end(), output.tokens.begin(), output.tokens.end());
+            all.routed_experts.insert(all.routed_experts.end(), output.routed_experts.begin(),
+                                      output.routed_experts.end());
+            all.finish = output.finish;
+          }
+          if (all.tokens.size() == tokens) commands.abort.push_back(request.id);
+        }
+        ++request.id;
+        return all;
+      };
+      const RolloutOutput whole = served(31);
+      CHECK(whole.finish == Finish::kLength && whole.routed_experts.size() == 69 * row);
+      for (const size_t tokens : {1, 7, 29}) {
+        const RolloutOutput part = served(tokens);
+        CHECK(part.finish == Finish::kAbort && part.tokens.size() == tokens);
+        CHECK(part.routed_experts.size() == (39 + tokens) * row);
+        CHECK(
+            std::equal(part.routed_experts.begin(), part.routed_experts.end(), whole.routed_experts.begin()));
+      }
+      // It waits for a mask, and the page that it goes on from is not its own yet.
+      request.sampling.constrained = true;
+      RolloutCommands commands;
+      commands.submit.push_back(request);
+      CHECK(engine->rollout_turn(std::move(commands)).stats.running == 1);
+      commands = {};
+      commands.abort.push_back(request.id);
+      const RolloutTurn turn = engine->rollout_turn(std::move(commands));
+      CHECK(turn.outputs.size() == 1 && turn.outputs[0].finish == Finish::kAbort);
+      CHECK(turn.outputs[0].routed_experts.empty());
     });
   }
 }

@@ -67,7 +67,7 @@ End end_of(Engine& engine, const State& before, const State& behind) {
     CHECK(now.equals(before));
     return End::kBefore;
   } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kAborted);
+    CHECK(error.code() == ErrorCode::kInvalidModel);
     CHECK(std::string(error.what()).find("load a checkpoint") != std::string::npos);
     return End::kBetween;
   }

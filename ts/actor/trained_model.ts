@@ -57,7 +57,7 @@ export abstract class TrainedModel {
 
   /**
    * Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. A load that fails in the middle, or an optimiser step that
-   * does, leaves neither one state nor the other: every call that would use it rejects with ABORTED until a load has succeeded.
+   * does, leaves neither one state nor the other: every call that would use it rejects with INVALID_MODEL until a load has succeeded.
    */
   async loadCheckpoint(dir: string): Promise<void> {
     requirePath('loadCheckpoint', 'a directory that saveCheckpoint wrote', dir);

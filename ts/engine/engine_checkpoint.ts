@@ -106,7 +106,8 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
 
 /**
  * Checks all of a checkpoint first and loads it then, so that one that does not fit leaves the engine as it was. After one whose bytes turn
- * out bad on the way (NaN, an unreadable disk) the engine refuses work.
+ * out bad on the way (NaN, an unreadable disk) the engine refuses work until another one has been loaded; without optimiser state also an
+ * import of all weights helps.
  */
 export function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   return engine.replaceWeights('loadCheckpoint', (touch) => replaceByCheckpoint(engine, dir, touch));

@@ -31,6 +31,7 @@ import { deviceOf, nativeOptions } from './native_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
 import { rewardModel, withTower } from './role_model';
+import { type Replacement, WeightReplacement } from './weight_replacement';
 
 export type RoleName = 'actor' | 'critic' | 'reward_model';
 
@@ -48,9 +49,7 @@ export class RoleEngine {
   /** What its results are received into. */
   readonly memory = new ColumnMemory();
   private closing: Promise<void> | null = null;
-  private replacing: { over: Promise<void>; end(): void } | null = null;
-  /** Why the weights cannot be used. */
-  private torn: string | null = null;
+  private readonly replacing: WeightReplacement;
 
   private constructor(
     readonly role: RoleName,
@@ -65,7 +64,14 @@ export class RoleEngine {
     private readonly maxPositionEmbeddings: number | null,
     /** null: that of the model directory. */
     readonly savedTokenizer: SavedTokenizer | null,
-  ) {}
+  ) {
+    const trained = lora === null ? 'weights' : 'adapter';
+    this.replacing = new WeightReplacement(role, {
+      importWeights: [trained],
+      ...(role === 'actor' ? { updateWeights: ['weights'] } : {}),
+      loadCheckpoint: options.optim === null ? [trained] : [trained, 'optimizer'],
+    });
+  }
 
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
@@ -152,7 +158,7 @@ export class RoleEngine {
 
   /** Takes the weights of another directory with a model of the same shape. */
   async reload(dir: string): Promise<void> {
-    this.checkOpen();
+    this.checkNotClosed();
     const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', {
       maxPositionEmbeddings: this.maxPositionEmbeddings,
       readsImages: this.model.config.vision !== null,
@@ -224,54 +230,32 @@ export class RoleEngine {
 
   /** While the weights are being replaced piece by piece: resolves when that has ended, well or not, or the engine is closed. */
   get replacement(): Promise<void> | null {
-    return this.isOpen && this.replacing !== null ? this.replacing.over : null;
+    return this.isOpen ? this.replacing.over : null;
+  }
+
+  /** A replacement has failed half way: the next one brings all of the weights. */
+  get leftHalf(): boolean {
+    return this.replacing.leftHalf;
   }
 
   /** The verbs call this first. */
   checkOpen(): void {
+    this.checkNotClosed();
+    this.replacing.check();
+  }
+
+  private checkNotClosed(): void {
     if (this.closing !== null) throw new TroupeError('CLOSED', `the ${this.role} is closed`);
-    if (this.torn !== null) throw new TroupeError('INVALID_MODEL', `[${this.role}] ${this.torn}`);
   }
 
   /**
    * Runs `replace`, which sets the weights piece by piece and calls `touch` before the first. Until it ends every other verb is refused;
-   * when it fails after `touch`, also from then on, because the model is neither the old one nor the new.
+   * when it fails after `touch`, also from then on, because the model is neither the old one nor the new, until a replacement that sets
+   * at least as much has succeeded.
    */
-  async replaceWeights<T>(what: string, replace: (touch: () => void) => Promise<T>): Promise<T> {
-    if (this.closing !== null) this.checkOpen();
-    if (this.replacing !== null) {
-      throw new TroupeError(
-        'INVALID_ARGUMENT',
-        `[${what}] the weights are being replaced already: wait for it`,
-      );
-    }
-    let end = (): void => {};
-    const over = new Promise<void>((resolve) => {
-      end = resolve;
-    });
-    this.replacing = { over, end };
-    const before = this.torn;
-    let touched = false;
-    this.torn = `${what} is replacing the weights: wait for it`;
-    try {
-      const result = await replace(() => {
-        touched = true;
-      });
-      this.torn = null;
-      return result;
-    } catch (error) {
-      this.torn = before;
-      if (touched) {
-        this.torn = `${what} failed after it had replaced a part of the weights, so they are neither the old ones nor the new`;
-        const remedy = `the ${this.role} refuses all work until importWeights or loadCheckpoint succeeds`;
-        if (error instanceof Error) error.message += `; a part of the weights had been replaced: ${remedy}`;
-        this.torn += `: ${remedy}`;
-      }
-      throw error;
-    } finally {
-      this.replacing = null;
-      end();
-    }
+  async replaceWeights<T>(what: Replacement, replace: (touch: () => void) => Promise<T>): Promise<T> {
+    this.checkNotClosed();
+    return await this.replacing.run(what, replace);
   }
 
   /** Refuses token ids outside the vocabulary and sequences that do not fit, before any work starts. */
@@ -348,7 +332,7 @@ export class RoleEngine {
   /** Idempotent; waits for queued work. Workers that were given are left running. */
   close(): Promise<void> {
     this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
-    this.replacing?.end();
+    this.replacing.abandon();
     return this.closing;
   }
 }

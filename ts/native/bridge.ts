@@ -137,7 +137,7 @@ export interface NativeBinding {
   /** Once per engine, every rank at the same time; see Engine::open_rollout. */
   openRollout(engine: NativeEngine, options: NativeRolloutOptions): Promise<NativeRolloutStats>;
   /** All ranks together: the weights as steps need them, until another verb begins. */
-  beginRollout(engine: NativeEngine, version: number, restart: boolean): Promise<null>;
+  beginRollout(engine: NativeEngine, version: number): Promise<null>;
   /** As parkRollout: every rank of those that generate together. */
   rolloutTurn(engine: NativeEngine, commands: NativeRolloutCommands): Promise<NativeRolloutTurn>;
   /** preempt: what is running gives its part of the cache back, too, and is computed again later. */

@@ -99,7 +99,10 @@ export interface RolloutResult {
   topLogProbs?: TopLogProb[][];
   /** [P], the first is NaN; only where they were asked for. */
   promptLogProbs?: Float32Array;
-  /** [P+R] x bytes of a token, as the column of a batch; of our own engine with the option of that name, where the request ran to its end. */
+  /**
+   * [P+R] x bytes of a token, as the column of a batch; of our own engine with the option of that name. Not of a request that was given up
+   * before its prompt was through, in a pause, or while it waited to be computed again.
+   */
   routedExperts?: Uint8Array;
   finishReason: FinishReason;
   /** The stop text that ended it. */

@@ -1,5 +1,6 @@
 import { badOption } from '../base/check_options';
 import { show } from '../base/text';
+import { oneToAll } from '../controller/dispatch';
 import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
 import { isPredictionLayer } from '../model/prediction_layers';
@@ -106,7 +107,9 @@ class Intake {
  *
  * Rejects with INVALID_MODEL for a name, shape, dtype or order that does not fit, or when tensors are missing at the end; with
  * NON_FINITE for NaN or infinity; with the stream's own error. When a part has been replaced by then, the message says so, and the engine
- * refuses all work until another import or a loaded checkpoint succeeds.
+ * refuses all work until what the message names succeeds: another import, `rollout.updateWeights` of a directory (without `lora`), or a
+ * loaded checkpoint. An import is that remedy, too, for a directory that failed half way; for a checkpoint with optimiser state only a
+ * checkpoint is.
  */
 export async function importWeights(
   engine: RoleEngine,
@@ -121,8 +124,10 @@ export async function importWeights(
     );
   const { group, name } = engine;
   const { config, mapping } = engine.model;
-  // Layers for further tokens stay as they are where none of them comes.
-  const intake = new Intake(engine.lora?.mapping ?? mapping, (hf) => isPredictionLayer(config, hf));
+  // Layers for further tokens stay as they are where none of them comes, if they are whole.
+  const { leftHalf } = engine;
+  const optional = (hf: string): boolean => !leftHalf && isPredictionLayer(config, hf);
+  const intake = new Intake(engine.lora?.mapping ?? mapping, optional);
   const moved: WeightTransfer = { bytes: 0, tensors: 0, buckets: 0, seconds: 0 };
   await engine.replaceWeights('importWeights', async (touch) => {
     for await (const bucket of source) {
@@ -139,6 +144,8 @@ export async function importWeights(
       moved.tensors = intake.complete;
     }
     intake.checkComplete();
+    // Says so to the core, which remembers a load that has failed half way.
+    await oneToAll(group, name, 'importTensors', ['param', []]);
   });
   return moved;
 }

@@ -173,6 +173,17 @@ test('after a turn that has failed the engine below keeps nothing of what was gi
   expect(rank?.turns.flatMap(({ abort }) => abort)).toHaveLength(1);
 });
 
+test('where one rank cannot begin, the others give back what they hold for it', async () => {
+  const { ranks, rollout } = rolloutOverRanks(3);
+  const [first, second] = ranks as [(typeof ranks)[0], (typeof ranks)[0]];
+  second.cannotBegin = new Error('out of memory');
+  await expect(submit(rollout, 3).result).rejects.toThrow('out of memory');
+  await until(() => ranks.every(({ decoding }) => !decoding));
+  expect(first.made).toEqual([]);
+  second.cannotBegin = null;
+  expect((await submit(rollout, 3).result).tokens).toHaveLength(3);
+});
+
 test('what is no mode, no weights or no version is refused, and changes nothing', async () => {
   const { rollout } = rolloutOverRanks(1);
   const given = (value: unknown): never => value as never;

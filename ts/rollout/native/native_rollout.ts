@@ -328,7 +328,11 @@ export class NativeRollout implements RolloutEngine {
       if (this.awaitsWeights) return;
       this.engine.checkOpen();
       const { updates, current } = this;
-      await oneToAll(group, name, 'beginRollout', [current, false]);
+      await oneToAll(group, name, 'beginRollout', [current]).catch(async (error: unknown) => {
+        // Where it has succeeded all the same, the weights are held for it.
+        await oneToAll(group, name, 'parkRollout', [false]).catch(() => undefined);
+        throw error;
+      });
       this.begun = updates === this.updates;
     };
     this.beginning = begin()
