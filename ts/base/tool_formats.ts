@@ -13,6 +13,7 @@ export const TOOL_FAMILIES = [
   'mistral',
   'lfm2',
   'olmo3',
+  'gemma4',
   'gpt-oss',
 ] as const;
 export type ToolFamilyName = (typeof TOOL_FAMILIES)[number];

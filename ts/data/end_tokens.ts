@@ -13,7 +13,7 @@ export function endlessNote(ids: readonly number[], directory: string): string |
 /**
  * The ids that end a response: the model's `own` (`eos_token_id` of generation_config.json, else of config.json) and the tokenizer's `eos_token`, as in vLLM
  * and SGLang. Fine-tuning ends responses with the tokenizer's, which need not be one of the base model's.
- * A call of a tool ends a response of gpt-oss, too, whatever of this a fine-tune has kept in its files.
+ * Calls of tools end a response of gpt-oss, too, and what tools tell begins behind one of Gemma 4, whatever of this a fine-tune has kept in its files.
  */
 export function endTokenIds(
   own: readonly number[],
@@ -23,6 +23,9 @@ export function endTokenIds(
   const added = [...tokenizer.addedTokens()];
   const idOf = (content: string): number[] =>
     added.flatMap(([id, token]) => (token.special && token.content === content ? [id] : []));
-  const calls = idOf('<|channel|>').length > 0 ? idOf('<|call|>') : [];
+  const calls = [
+    ...(idOf('<|channel|>').length > 0 ? idOf('<|call|>') : []),
+    ...(idOf('<|tool_call>').length > 0 ? idOf('<|tool_response>') : []),
+  ];
   return [...new Set([...own, ...(eosId === null ? [] : [eosId]), ...calls])];
 }

@@ -264,6 +264,10 @@ describe('calls that may come beside JSON of a schema', () => {
       null,
     ],
     lfm2: ['<|tool_call_start|>[{"name": "sub", "arguments": {"x": 1}}]<|tool_call_end|>', null],
+    gemma4: [
+      '<|tool_call>call:sub{x:1}<tool_call|>',
+      '<|tool_call>call:add{x:1}<tool_call|><|tool_call>call:sub{x:2}<tool_call|>',
+    ],
     olmo3: ['<function_calls>{"name": "sub", "arguments": {"x": 1}}</function_calls>', null],
     kimi_k2: [
       '<|tool_calls_section_begin|><|tool_call_begin|>functions.sub:12<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|><|tool_calls_section_end|>',

@@ -109,6 +109,8 @@ describe('other dialects', () => {
       reasoning_content: 'I think.',
       tool_calls: [{ function: { name: 'time' } }],
     });
+    const gemma = { ...server.model, family: toolFamily('gemma4') };
+    expect(parseMessages(gemma, back).call.conversation.messages[1]).toHaveProperty('reasoning_content');
     const other = { ...server.model, family: toolFamily('hermes') };
     expect(parseMessages(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
   });
@@ -135,6 +137,8 @@ describe('other dialects', () => {
       reasoning_content: 'I think.',
       tool_calls: [{ function: { name: 'time' } }],
     });
+    const gemma = { ...server.model, family: toolFamily('gemma4') };
+    expect(parseResponses(gemma, back).call.conversation.messages[1]).toHaveProperty('reasoning_content');
     const other = { ...server.model, family: toolFamily('hermes') };
     expect(parseResponses(other, back).call.conversation.messages[1]).not.toHaveProperty('reasoning_content');
   });

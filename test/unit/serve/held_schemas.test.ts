@@ -285,7 +285,7 @@ describe('requests', () => {
     `${field}: this schema cannot be used: #/properties/x/multipleOf: it is not enforced`,
   ];
 
-  test.each(['hermes', 'qwen3_coder'] as const)(
+  test.each(['hermes', 'qwen3_coder', 'gemma4'] as const)(
     'are refused by the field and the keyword: %s',
     async (family) => {
       s = await served(() => '{}', { family, grammars });
@@ -317,5 +317,21 @@ describe('requests', () => {
     expect((await asked({ tools: whole, tool_choice: 'required' }))[2]).toMatch(
       /#\/minProperties: it is not/,
     );
+  });
+
+  test.each<[string, Json]>([
+    ['format', { ...str, format: 'date' }],
+    ['patternProperties', object({ patternProperties: { '^a': int } })],
+    ['propertyNames', object({ propertyNames: { pattern: '^a' } })],
+    ['maxProperties', object({ additionalProperties: int, maxProperties: 2 })],
+    ['maxItems', array({ items: int, maxItems: 65 })],
+  ])('values that are not JSON are not held to %s', async (keyword, schema) => {
+    const tools = [tool(object({ properties: { a: schema } }))];
+    s = await served(() => '{}', { family: 'qwen3_coder', grammars });
+    expect((await asked({ tools, tool_choice: 'required' }))[1]).toBeUndefined();
+    await s.close();
+    s = await served(() => '{}', { family: 'gemma4', grammars });
+    const [status, , message] = await asked({ tools, tool_choice: 'required' });
+    expect([status, message]).toEqual([400, expect.stringContaining(`#/properties/a/${keyword}: `)]);
   });
 });

@@ -128,7 +128,11 @@ export class ConversationIds {
   }
 
   /** What the template writes after the last token of a turn that was sampled, `text` being all that it writes up to there. */
-  private closing(text: string, { ended }: State): string {
+  private closing(text: string, { ended, reply }: State): string {
+    const callsEnd = familyOf(this.tokenizer.toolTemplate)?.callsEnd;
+    // Whatever ended it, which may be no part of what the template writes.
+    if (callsEnd !== undefined && reply.calls.length > 0 && text.endsWith(callsEnd))
+      return ended === callsEnd ? '' : callsEnd;
     if (ended !== null) {
       const end = text.lastIndexOf(ended);
       return end < 0 ? '' : text.slice(end + ended.length);
@@ -152,17 +156,19 @@ function beginsAlike({ promptText, reply: { content, reasoning } }: State, whole
   return reasoning !== '' || whole.slice(promptText.length).startsWith(content.trimEnd());
 }
 
-/** Whether what was thought beside the words is there as well, as one thought, and the turn ends as if it were the last, `plain`. */
+/** Whether what was thought is there beside the words, as one thought, and the turn ends as if it were the last, `plain`. */
 function thoughtAlike(
-  { promptText, reply: { reasoning }, sampled }: State,
+  { promptText, reply: { content, reasoning }, sampled }: State,
   whole: string,
   plain: string,
 ): boolean {
   if (reasoning === '') return true;
+  const written = plain.slice(promptText.length);
   return (
     whole.startsWith(plain) &&
     sampled.includes(reasoning) &&
-    plain.slice(promptText.length).includes(reasoning)
+    written.includes(reasoning) &&
+    written.includes(content.trim())
   );
 }
 

@@ -11,7 +11,7 @@ import { checkName } from '../openai/chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
 import { checkChoice, checkParameters, forcedCalls } from '../openai/formats';
 import { list } from '../openai/lists';
-import { type FunctionTool, responseReading } from '../tools/families';
+import { type FunctionTool, responseReading, tellsThoughts } from '../tools/families';
 
 const textBlock = z.looseObject({ type: z.literal('text'), text: z.string() });
 const toolUse = z.looseObject({
@@ -106,7 +106,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
         messages: [
           ...opening,
           ...r.messages.flatMap((one, i) => {
-            const thoughts = model.family?.channels !== undefined;
+            const thoughts = tellsThoughts(model.family);
             return messagesOf(one, thoughts, parts, `messages.${i}.content`);
           }),
         ],

@@ -24,7 +24,11 @@ export function conversationText(tokenizer: Tokenizer, conversation: Conversatio
   const concatenates = CONCATENATES.test(tokenizer.toolTemplate ?? '');
   const change = family?.iterates ? withObject : concatenates ? withText : null;
   const whole = change === null ? messages : messages.map((message) => withCalls(message, change));
-  const shown = family?.channels ? whole.map(withOneThought) : whole;
+  const shown = family?.channels
+    ? whole.map(withOneThought)
+    : family?.callsEnd === undefined
+      ? whole
+      : whole.map(callsAlone);
   return tokenizer.renderChat(shown, opened, { ...variables, tools });
 }
 
@@ -35,6 +39,12 @@ function withOneThought(message: ChatMessage): ChatMessage {
   return Array.isArray(calls) && calls.length > 0 && thought && content
     ? { ...message, content: '' }
     : message;
+}
+
+/** Templates that end a message with its calls write words of it behind what the tools told, and end the turn there. */
+function callsAlone(message: ChatMessage): ChatMessage {
+  const { tool_calls: calls, content } = message;
+  return Array.isArray(calls) && calls.length > 0 && content ? { ...message, content: '' } : message;
 }
 
 function withCalls(message: ChatMessage, change: (call: unknown) => unknown): ChatMessage {

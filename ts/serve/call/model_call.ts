@@ -18,6 +18,7 @@ import {
   type ToolCallDelta,
   type ToolParser,
 } from '../tools/tool_parser';
+import { endsInThought } from './open_thought';
 import type { ServedModel } from './served_model';
 
 /** What a dialect makes of a request of its own. */
@@ -110,7 +111,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     const { promptIds, sampling, request, tools } = call;
     this.stream = new TextStream(tokenizer, hiddenTokens(tokenizer, call));
     this.stops = new StopTexts(call.stop);
-    this.parser = tools?.parser() ?? null;
+    this.parser = tools?.parser(endsInThought(tokenizer, promptIds, tools)) ?? null;
     this.handle = engine.submit({ ...request, promptIds, sampling });
     // Of an error, whoever reads the spans hears.
     const ended = (): void => call.release?.();

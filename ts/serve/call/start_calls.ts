@@ -8,6 +8,7 @@ import { type Conversation, conversationText } from './conversation';
 import { openImages, readConversationImages, withImages } from './conversation_images';
 import { defined } from './defined';
 import { RunningCall } from './model_call';
+import { withoutOpenThought } from './open_thought';
 import type { ServedModel } from './served_model';
 import { textIds } from './text_ids';
 
@@ -29,9 +30,10 @@ export async function startChat(
     model.images === null || sent.length === 0
       ? asked
       : { ...asked, images: await openImages(sent, model.images, signal) };
-  const promptIds = hooks.promptIds
+  const ids = hooks.promptIds
     ? await hooks.promptIds(conversation)
     : await promptOf(model, conversation, call.fields.prompt, signal);
+  const promptIds = call.grammar === null ? ids : withoutOpenThought(model.tokenizer, ids, call.tools);
   const { images = [] } = conversation;
   const pictured = images.length === 0 ? {} : { images: () => readConversationImages(images) };
   return startCalls(model, { ...rest, promptIds, ...pictured }, signal, hooks);

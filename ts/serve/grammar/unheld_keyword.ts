@@ -1,4 +1,5 @@
 // What a JSON schema asks for that its grammar would not hold a response to, as measured with xgrammar 0.1.27: it passes over such keywords in silence.
+import { MOST_COUNTED } from '../tools/gemma_arguments';
 import { objectForms } from '../tools/object_forms';
 import { isSchema, referenced, type Schema } from '../tools/parameters';
 import { integerRange } from './integer_range';
@@ -43,6 +44,8 @@ const HELD_FORMATS = [
 const UNHELD_FORMATS = ['idn-email', 'idn-hostname', 'iri', 'iri-reference', 'regex'];
 
 const COUNTS = ['minProperties', 'maxProperties'];
+/** Of values that are not written as JSON. */
+const UNHELD_BARE = ['patternProperties', 'propertyNames', ...COUNTS];
 
 /** Each is compared with each. */
 const MOST_CHOICES = 256;
@@ -53,10 +56,10 @@ const escaped = (key: string): string => key.replaceAll('~', '~0').replaceAll('/
 
 /** The first one; null: a response that the grammar lets through is one of this schema. */
 export const unheldKeyword = (schema: Schema): UnheldKeyword | null =>
-  new KeywordCheck(schema, [[schema, '#']]).first();
+  new KeywordCheck(schema, [[schema, '#']], false).first();
 
-/** Of parameters that are written one by one, those alone that are named. */
-export function unheldInParameters(parameters: Schema): UnheldKeyword | null {
+/** Of parameters that are written one by one, those alone that are named. `bare`: their values are not JSON. */
+export function unheldInParameters(parameters: Schema, bare: boolean): UnheldKeyword | null {
   const whole = [...UNHELD, 'patternProperties', 'propertyNames', ...COUNTS].find((key) =>
     Object.hasOwn(parameters, key),
   );
@@ -65,7 +68,7 @@ export function unheldInParameters(parameters: Schema): UnheldKeyword | null {
   const forms = objectForms(parameters) ?? [];
   const properties = forms.flatMap((form) => [...form.properties]);
   const parts = properties.map(([name, one]): Part => [one, `#/properties/${escaped(name)}`]);
-  return new KeywordCheck(parameters, parts).first();
+  return new KeywordCheck(parameters, parts, bare).first();
 }
 
 type Part = [schema: Schema, pointer: string];
@@ -79,6 +82,7 @@ class KeywordCheck {
   constructor(
     private readonly root: Schema,
     private readonly open: Part[],
+    private readonly bare: boolean,
   ) {
     this.kinds = new SchemaKinds(root);
   }
@@ -97,7 +101,7 @@ class KeywordCheck {
   }
 
   private unheld(schema: Schema, at: string): Unheld {
-    const never = UNHELD.find((key) => Object.hasOwn(schema, key));
+    const never = [...UNHELD, ...(this.bare ? UNHELD_BARE : [])].find((key) => Object.hasOwn(schema, key));
     if (never !== undefined) return [never, NOT_ENFORCED];
     const deciding = DECIDING.find((key) => Object.hasOwn(schema, key));
     return deciding === undefined ? this.ofType(schema, at) : this.decided(schema, deciding, at);
@@ -175,7 +179,8 @@ class KeywordCheck {
 
   private ofString(schema: Schema): Unheld {
     const { format } = schema;
-    if (UNHELD_FORMATS.includes(format as string)) return ['format', `${format} is not enforced`];
+    if (UNHELD_FORMATS.includes(format as string) || (this.bare && HELD_FORMATS.includes(format as string)))
+      return ['format', `${format} is not enforced`];
     const other = ['minLength', 'maxLength', 'pattern'].find((key) => Object.hasOwn(schema, key));
     if (other !== undefined && HELD_FORMATS.includes(format as string))
       return [other, `it is not enforced beside the format ${format}`];
@@ -189,6 +194,8 @@ class KeywordCheck {
     if (never !== undefined) return [never, NOT_ENFORCED];
     if (Object.hasOwn(schema, 'uniqueItems') && schema['uniqueItems'] !== false)
       return ['uniqueItems', NOT_ENFORCED];
+    const long = this.bare && ['minItems', 'maxItems'].find((key) => Number(schema[key]) > MOST_COUNTED);
+    if (long) return [long, `more than ${MOST_COUNTED} are not counted`];
     const { prefixItems, items, unevaluatedItems } = schema;
     if (Array.isArray(prefixItems))
       for (const [i, one] of prefixItems.entries()) this.visit(one, `${at}/prefixItems/${i}`);

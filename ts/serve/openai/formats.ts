@@ -68,8 +68,11 @@ export function checkParameters(
   if (!hasOwnGrammars(model)) return;
   for (const [i, { function: f }] of tools.entries())
     if (strict(i) && f.parameters && (name === null || f.name === name))
-      refuse(field(i), (model.family?.iterates ? unheldInParameters : unheldKeyword)(f.parameters));
+      refuse(field(i), unheldFor(model.family, f.parameters));
 }
+
+const unheldFor = (family: ToolFamily | null, parameters: Record<string, unknown>): UnheldKeyword | null =>
+  family?.iterates ? unheldInParameters(parameters, family.values === 'bare') : unheldKeyword(parameters);
 
 /** Engines with grammars of theirs decide by themselves. */
 const hasOwnGrammars = ({ grammars }: Pick<ServedModel, 'grammars'>): boolean =>
@@ -89,19 +92,24 @@ export function responseForm(
   format: ResponseFormat | null | undefined,
 ): ResponseForm {
   const schema = jsonSchema(format);
-  const channels = family?.channels;
-  const answer = schema && channels && afterThought(channels, [answerIn(channels, schema)]);
+  const thinking = thinkingOf(family);
+  const answer = schema && thinking && afterThought(thinking, [answerIn(thinking, schema)]);
   if (offered === null || family === null) {
     const plain: Grammar | null = schema && { kind: 'json-schema', schema: JSON.stringify(schema) };
-    return { grammar: answer ? structuralTag(answer) : plain, tools: responseReading(family, null) };
+    // Within the JSON there are no thoughts.
+    const tools = schema && family?.thoughts ? callsOrText(family, []) : responseReading(family, null);
+    return { grammar: answer ? structuralTag(answer) : plain, tools };
   }
   const { forced, name, parallel } = choice;
   const read = callReading(family, offered);
   if (forced) return { grammar: forcedCalls(family, offered, name, parallel), tools: read };
   if (schema === null) return { grammar: null, tools: read };
-  if (channels) {
-    const elements = [callsOf(family, offered, parallel), answerIn(channels, schema)];
-    return { grammar: structuralTag(afterThought(channels, elements)), tools: read };
+  if (thinking) {
+    const elements = [callsOf(family, offered, parallel), answerIn(thinking, schema)];
+    return {
+      grammar: structuralTag(afterThought(thinking, elements)),
+      tools: family.channels ? read : callsOrText(family, offered),
+    };
   }
   // xgrammar's "or" has no place for a plain schema beside tags with separators.
   const json = { type: 'tag', begin: '', content: { type: 'json_schema', json_schema: schema }, end: '' };
@@ -109,14 +117,23 @@ export function responseForm(
   return { grammar: structuralTag({ type: 'or', elements }), tools: callsOrText(family, offered) };
 }
 
+/** What comes before an answer, and around a thought before that; null: the family has neither. */
+type Thinking = Pick<Channels, 'answer' | 'thought'>;
+
+function thinkingOf(family: ToolFamily | null): Thinking | null {
+  const { channels, thoughts } = family ?? {};
+  if (channels !== undefined || thoughts === undefined) return channels ?? null;
+  return { answer: '', thought: { begin: thoughts.open + thoughts.label, end: thoughts.close } };
+}
+
 /** One of `elements`, perhaps after a thought. */
-const afterThought = ({ thought }: Channels, elements: object[]): object => {
+const afterThought = ({ thought }: Thinking, elements: object[]): object => {
   const tag = { type: 'tag', ...thought, content: { type: 'any_text' } };
   const either = elements.length === 1 ? (elements[0] as object) : { type: 'or', elements };
   return { type: 'or', elements: [{ type: 'sequence', elements: [tag, either] }, either] };
 };
 
-const answerIn = ({ answer }: Channels, schema: Record<string, unknown>): object => {
+const answerIn = ({ answer }: Thinking, schema: Record<string, unknown>): object => {
   const content = { type: 'json_schema', json_schema: schema };
   return separated([{ type: 'tag', begin: answer, content, end: '' }], null);
 };
@@ -156,7 +173,14 @@ function callsOf(family: ToolFamily, tools: readonly FunctionTool[], parallel: b
     ...family.frame(f.name),
     content: contentOf(family, f),
   }));
-  return separated(tags, parallel ? family.separator : null);
+  if (!parallel || family.separator !== '') return separated(tags, parallel ? family.separator : null);
+  // xgrammar has no place for a separator that is empty: what each call begins with stands there.
+  const [opening = ''] = family.tags;
+  const behind = tags.map((tag) => ({ ...tag, begin: tag.begin.slice(opening.length) }));
+  return {
+    type: 'sequence',
+    elements: [{ type: 'const_string', value: opening }, separated(behind, opening)],
+  };
 }
 
 /** @throws ApiError 400 where the family writes them in a form that no grammar holds them to */

@@ -8,7 +8,7 @@ import { defined } from '../call/defined';
 import type { KeptMessages, KeptResponses } from '../call/kept_responses';
 import { MessageParts } from '../call/message_parts';
 import type { ServedModel } from '../call/served_model';
-import type { FunctionTool } from '../tools/families';
+import { type FunctionTool, tellsThoughts } from '../tools/families';
 import { checkName } from './chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, checkSchemas, responseForm, type SchemaFields } from './formats';
@@ -140,10 +140,7 @@ export function parseResponses(
     );
   const parts = new MessageParts(RESPONSE_PARTS, model.images !== null);
   const previous = previousMessages(r.previous_response_id ?? null, kept);
-  const messages = [
-    ...previous.messages,
-    ...messagesOf(r.input, model.family?.channels !== undefined, parts),
-  ];
+  const messages = [...previous.messages, ...messagesOf(r.input, tellsThoughts(model.family), parts)];
   const images = [...previous.images, ...parts.images];
   const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
   return {

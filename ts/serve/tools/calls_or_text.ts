@@ -1,12 +1,11 @@
 // A response that is either calls of tools or an answer: its beginning says which.
-import { type CallReading, callReading, type FunctionTool, type ToolFamily } from './families';
+import { type CallReading, type FunctionTool, reading, type ToolFamily } from './families';
 import type { ParsedText, ToolParser } from './tool_parser';
 
 /** As the family reads calls, where a response that does not begin as a call of one of these tools has none: what looks like one is part of the answer. */
 export function callsOrText(family: ToolFamily, tools: readonly FunctionTool[]): CallReading {
   const begins = tools.map(({ function: { name } }) => family.frame(name).begin);
-  const { tags, parser } = callReading(family, tools);
-  return { tags, parser: () => new CallsOrText(parser(), begins) };
+  return reading(family, family.tags, () => new CallsOrText(family.parser(tools), begins));
 }
 
 class CallsOrText implements ToolParser {
@@ -17,6 +16,10 @@ class CallsOrText implements ToolParser {
     private readonly calls: ToolParser,
     private readonly begins: readonly string[],
   ) {}
+
+  get inside(): boolean {
+    return this.state === 'text' || (this.state === 'calls' && this.calls.inside === true);
+  }
 
   push(text: string): ParsedText {
     if (this.state === 'calls') return this.calls.push(text);

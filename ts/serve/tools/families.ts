@@ -1,6 +1,9 @@
 // How families of models write calls of tools; which one a model is of, its chat template says.
 import { type ToolFamilyName, type ToolFormat, VERL_FORMATS } from '../../base/tool_formats';
 import { BodyParser } from './body_parser';
+import { gemmaContent } from './gemma_arguments';
+import { GEMMA_TAGS, GemmaCall } from './gemma_call';
+import { QUOTE } from './gemma_values';
 import { CHANNEL, CONSTRAIN, END, HARMONY_TAGS, HarmonyParser, MESSAGE, RETURN, START } from './harmony';
 import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
@@ -14,6 +17,7 @@ import { tagArguments, type WrittenCall } from './tag_arguments';
 import { TagBody } from './tag_body';
 import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
 import { type CallTags, CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
+import { PlainText, ThoughtParser, type ThoughtTags } from './thoughts';
 import type { ToolParser } from './tool_parser';
 
 /** A tool as the OpenAI API has it. */
@@ -31,7 +35,7 @@ export interface ToolFamily {
   name: ToolFamilyName;
   /** Special tokens that the parser needs to see. */
   tags: readonly string[];
-  /** `tools`: those that may be called, whose schemas say what a value is that is written without its type. */
+  /** Of calls and text. `tools`: those that may be called, whose schemas say what a value is that is written without its type. */
   parser(tools: readonly FunctionTool[]): ToolParser;
   /** What a call of this tool looks like around its arguments. */
   frame(tool: string): { begin: string; end: string };
@@ -39,10 +43,16 @@ export interface ToolFamily {
   content(tool: FunctionTool['function']): object;
   /** Its templates write arguments one by one, and fail where they are no object. */
   iterates: boolean;
-  /** Between two calls; null: several are written in another way than one. */
+  /** Between two calls; '': nothing, each begins with the first of the tags; null: several are written in another way than one. */
   separator: string | null;
   /** Its responses are messages in channels, whether or not there are tools. */
   channels?: Channels;
+  /** What it thinks stands between tags, whether or not there are tools. */
+  thoughts?: ThoughtTags;
+  /** What its templates end a message of calls with, and nothing of the message comes behind it. */
+  callsEnd?: string;
+  /** What of a schema its grammar holds the values of arguments to; left out: what JSON is held to. */
+  values?: 'bare';
 }
 
 export interface Channels {
@@ -56,17 +66,27 @@ export interface Channels {
   ends: { last: string; earlier: string };
 }
 
-/** How the calls of one response are read. */
+/** How one response is read. */
 export interface CallReading {
   tags: readonly string[];
-  parser(): ToolParser;
+  /** `thinks`: the prompt ends within a thought. */
+  parser(thinks?: boolean): ToolParser;
+  thoughts?: ThoughtTags;
+}
+
+/** `parser`: of what is no thought. */
+export function reading(
+  { thoughts }: ToolFamily,
+  tags: readonly string[],
+  parser: () => ToolParser,
+): CallReading {
+  if (thoughts === undefined) return { tags, parser };
+  return { tags, thoughts, parser: (thinks) => new ThoughtParser(parser(), thoughts, thinks) };
 }
 
 /** `tools`: those that may be called. */
-export const callReading = (family: ToolFamily, tools: readonly FunctionTool[]): CallReading => ({
-  tags: family.tags,
-  parser: () => family.parser(tools),
-});
+export const callReading = (family: ToolFamily, tools: readonly FunctionTool[]): CallReading =>
+  reading(family, family.tags, () => family.parser(tools));
 
 /** How a response is read where tools may be called, or (null) none; null: it is text. */
 export function responseReading(
@@ -75,9 +95,16 @@ export function responseReading(
 ): CallReading | null {
   if (family === null) return null;
   if (tools !== null && tools.length > 0) return callReading(family, tools);
-  const { channels, tags } = family;
-  return channels === undefined ? null : { tags, parser: () => channels.parser() };
+  const { channels, tags, thoughts } = family;
+  if (channels !== undefined) return { tags, parser: () => channels.parser() };
+  return thoughts === undefined
+    ? null
+    : reading(family, [thoughts.open, thoughts.close], () => new PlainText());
 }
+
+/** Whether its thoughts are told apart from its words, and its template has a place for those that come back. */
+export const tellsThoughts = (family: ToolFamily | null): boolean =>
+  family?.channels !== undefined || family?.thoughts !== undefined;
 
 const hermes: ToolFamily = {
   name: 'hermes',
@@ -236,6 +263,19 @@ const pythonic = (tags: CallTags, [begin, end]: readonly [string, string]): Omit
   separator: null,
 });
 
+const gemma4: ToolFamily = {
+  name: 'gemma4',
+  tags: [GEMMA_TAGS.open, GEMMA_TAGS.close, QUOTE, '<|channel>', '<channel|>'],
+  parser: () => new TaggedCallsParser((writer) => new GemmaCall(writer), null, GEMMA_TAGS),
+  frame: (tool) => ({ begin: `${GEMMA_TAGS.open}call:${tool}{`, end: `}${GEMMA_TAGS.close}` }),
+  content: gemmaContent,
+  iterates: true,
+  separator: '',
+  thoughts: { open: '<|channel>', label: 'thought\n', close: '<channel|>', call: GEMMA_TAGS.open },
+  callsEnd: '<|tool_response>',
+  values: 'bare',
+};
+
 const harmony: ToolFamily = {
   name: 'gpt-oss',
   tags: HARMONY_TAGS,
@@ -269,6 +309,7 @@ const FAMILIES: Readonly<Record<ToolFamilyName, ToolFamily>> = {
   mistral,
   lfm2: { name: 'lfm2', ...pythonic(LFM2_TAGS, ['[', ']']) },
   olmo3: { name: 'olmo3', ...pythonic(OLMO3_TAGS, ['', '']) },
+  gemma4,
   'gpt-oss': harmony,
 };
 
@@ -291,6 +332,7 @@ export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate.includes(LFM2_TAGS.open) || chatTemplate.includes('<|tool_list_start|>'))
     return FAMILIES.lfm2;
   if (chatTemplate.includes(OLMO3_TAGS.open)) return FAMILIES.olmo3;
+  if (chatTemplate.includes(GEMMA_TAGS.open)) return gemma4;
   // Templates of DeepSeek-R1, and of what was distilled from it, write calls, but show no tools.
   if (chatTemplate.includes(DEEPSEEK_V31.open) && /\btools\b/.test(chatTemplate))
     return chatTemplate.includes('```json') ? deepseekV3 : deepseekV31;

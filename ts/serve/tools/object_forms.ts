@@ -9,12 +9,12 @@ export interface ObjectForm {
 /** Schemas that are looked at: choices of choices are many soon, and references may lead back. */
 const MOST_SCHEMAS = 1000;
 
-/** null: they are too many. */
-export function objectForms(parameters: Schema): ObjectForm[] | null {
+/** `root`: of references. null: they are too many. */
+export function objectForms(parameters: Schema, root: Schema = parameters): ObjectForm[] | null {
   let left = MOST_SCHEMAS;
   const formsOf = (schema: Schema): ObjectForm[] => {
     if (--left < 0) return [];
-    const target = referenced(schema, parameters);
+    const target = referenced(schema, root);
     const parts = [...(target === null ? [] : [target]), ...schemasOf(schema['allOf'])].map(formsOf);
     for (const key of ['anyOf', 'oneOf']) {
       const choices = schemasOf(schema[key]).filter(({ type }) => type !== 'null');

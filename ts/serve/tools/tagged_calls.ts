@@ -1,4 +1,4 @@
-// Hermes, Qwen, GLM, LFM2 and OLMo 3: calls between two tags, any number of times, among text; what is between the tags, a body reads.
+// Hermes, Qwen, GLM, LFM2, OLMo 3 and Gemma 4: calls between two tags, any number of times, among text; what is between the tags, a body reads.
 import { heldBack } from '../text/stop_texts';
 import { CallWriter } from './call_writer';
 import type { ParsedText, ToolCallDelta, ToolParser } from './tool_parser';
@@ -64,8 +64,12 @@ export class TaggedCallsParser implements ToolParser {
     return { text, calls };
   }
 
+  get inside(): boolean {
+    return this.body !== null;
+  }
+
   private get state(): string {
-    return `${this.buffer.length} ${this.closing} ${this.body !== null}`;
+    return `${this.buffer.length} ${this.closing} ${this.inside}`;
   }
 
   private get openings(): string[] {

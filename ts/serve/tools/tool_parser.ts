@@ -21,6 +21,8 @@ export interface ToolParser {
   push(text: string): ParsedText;
   /** `cut`: the model would have gone on. */
   end(cut?: boolean): ParsedText;
+  /** Whatever comes next belongs to what is being read; left out: never. */
+  readonly inside?: boolean;
 }
 
 export interface ToolCall {
