@@ -14,7 +14,7 @@ function readTensor({ file, name, dtype, shape, offset, bytes }) {
 }
 
 /** Multiplications of a layer by token, and by pair of tokens of a sequence (half of them are masked, both products counted). */
-function layerMultiplications(c, kind) {
+function layerMultiplications(c, kind, layer) {
   const mlp = 3 * c.hidden_size * c.intermediate_size;
   if (kind === 'linear_attention') {
     const keys = c.linear_num_key_heads * c.linear_key_head_dim;
@@ -28,12 +28,17 @@ function layerMultiplications(c, kind) {
     const projections = 4 * c.hidden_size * c.hidden_size;
     return { token: mlp + projections + (c.conv_L_cache + 2) * c.hidden_size, pair: 0 };
   }
-  const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
+  const whole = kind === 'full_attention' ? c.global_head_dim : undefined;
+  const headDim = whole ?? c.head_dim ?? c.hidden_size / c.num_attention_heads;
   const heads = c.num_attention_heads * headDim;
+  const shares = layer >= c.num_hidden_layers - (c.num_kv_shared_layers ?? 0);
+  const keys = shares ? 0 : c.num_key_value_heads * headDim;
+  // Of Gemma 4, what a layer makes of its token's numbers.
+  const numbers = 3 * c.hidden_size * (c.hidden_size_per_layer_input ?? 0);
   // Beside linear attention it has a gate, as wide as its queries.
   const queries = c.linear_num_key_heads === undefined ? heads : 2 * heads;
-  const attention = c.hidden_size * (queries + heads + 2 * c.num_key_value_heads * headDim);
-  return { token: mlp + attention, pair: heads };
+  const attention = c.hidden_size * (queries + heads + 2 * keys);
+  return { token: mlp + attention + numbers, pair: heads };
 }
 
 /** The same of a block of Nemotron-H. */
@@ -149,7 +154,7 @@ export class Case {
     const blocks = c.hybrid_override_pattern;
     const parts = blocks
       ? Array.from(blocks, (block) => blockMultiplications(c, block))
-      : kinds.map((kind) => layerMultiplications(c, kind));
+      : kinds.map((kind, layer) => layerMultiplications(c, kind, layer));
     const trunk = parts.reduce((sum, { token, pair }) => sum + token * this.validTokens + pair * squares, 0);
     const outputs = operation === 'compute_values' || operation === 'update_critic' ? 1 : c.vocab_size;
     const forward = 2 * trunk + 2 * c.hidden_size * outputs * this.responseTokens;

@@ -10,7 +10,7 @@ const PAD = 0;
 /** Spread of the logarithm of response lengths. */
 const SIGMA = 0.8;
 
-/** A model of this config.json: matrices and biases N(0, INIT_STD), norms 1 + 0.1 N(0, 1). */
+/** A model of this config.json: matrices and biases N(0, INIT_STD), norms and scales of layers 1 + 0.1 N(0, 1). */
 export function writeWeights(directory, config, random) {
   const dtype = config.torch_dtype === 'float32' ? 'F32' : 'BF16';
   // The shapes of published models have billions of weights.
@@ -19,7 +19,7 @@ export function writeWeights(directory, config, random) {
   const tensors = modelTensors(config).map(([name, shape]) => {
     const count = shape.reduce((all, size) => all * size, 1);
     const values = () => {
-      const norm = name.includes('norm');
+      const norm = /norm|layer_scalar/.test(name);
       if (pool !== null && !norm) return pool.take(count);
       const numbers = new Float32Array(count);
       for (let i = 0; i < count; i++)

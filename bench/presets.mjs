@@ -5,7 +5,7 @@ const require = createRequire(import.meta.url);
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
  * theirs, so that the head outweighs the decoder; cpu-linear has the layers of
- * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-mamba has as many of Nemotron-H (three of four Mamba 2), cpu-conv of LFM2 (five of eight short convolutions); cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
+ * Qwen3.5 (three of four linear attention), as wide as cpu-40m; cpu-mamba has as many of Nemotron-H (three of four Mamba 2), cpu-conv of LFM2 (five of eight short convolutions), cpu-gemma4 of Gemma 4 E2B (a quarter sees all, half share keys, each gets numbers of tokens); cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -74,6 +74,17 @@ const SHAPES = {
     ffn: 1536,
     vocab: 32000,
   },
+  'cpu-gemma4': {
+    family: 'gemma4_text',
+    hidden: 512,
+    layers: 8,
+    heads: 8,
+    kvHeads: 2,
+    ffn: 1536,
+    vocab: 32000,
+    sharing: 4,
+    numbers: 64,
+  },
   'qwen2.5-0.5b': {
     family: 'qwen2',
     hidden: 896,
@@ -126,6 +137,7 @@ const ARCHITECTURES = {
   qwen3_5_text: 'Qwen3_5ForCausalLM',
   nemotron_h: 'NemotronHForCausalLM',
   lfm2: 'Lfm2ForCausalLM',
+  gemma4_text: 'Gemma4ForCausalLM',
 };
 
 const experts = ({ experts, chosen, ffn }) => ({
@@ -162,8 +174,19 @@ const shortConvolutions = ({ kinds }) => ({
   block_auto_adjust_ff_dim: false,
 });
 
+const gemma4 = ({ layers, vocab, sharing, numbers }) => ({
+  layer_types: Array.from({ length: layers }, (_, i) =>
+    i % 4 === 3 ? 'full_attention' : 'sliding_attention',
+  ),
+  sliding_window: 512,
+  global_head_dim: 128,
+  num_kv_shared_layers: sharing,
+  hidden_size_per_layer_input: numbers,
+  vocab_size_per_layer_input: vocab,
+});
+
 /** Families whose heads have hidden_size / num_attention_heads numbers; those of the others have 128. */
-const EVEN_HEADS = ['qwen2', 'lfm2'];
+const EVEN_HEADS = ['qwen2', 'lfm2', 'gemma4_text'];
 
 /** config.json of a preset. */
 export function modelConfig(name) {
@@ -183,6 +206,7 @@ export function modelConfig(name) {
     ...(shape.keyHeads ? linearAttention(shape) : {}),
     ...(shape.mambaHeads ? mamba2(shape) : {}),
     ...(shape.kinds ? shortConvolutions(shape) : {}),
+    ...(shape.sharing ? gemma4(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,
