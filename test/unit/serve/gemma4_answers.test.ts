@@ -190,7 +190,7 @@ describe('a call that must be made', () => {
     [
       'an object of its own',
       { type: 'object' },
-      ['{}', `{any_1:${text('a')},b:{c:[1,true]}}`],
+      ['{}', `{any_1:${text('a')},b:{c:1},d:[1,true]}`],
       ['{1:2}', '[]'],
     ],
     [
@@ -236,7 +236,7 @@ describe('a call that must be made', () => {
       ['[]', '[[],[{n:1},{n:2}]]'],
       ['[1]', '[{n:1}]'],
     ],
-    ['whatever it is', {}, [text('a'), '1', 'null', `[{a:[1]},${text('b')}]`], ['a', '']],
+    ['whatever it is', {}, [text('a'), '1', 'null', `[{a:1},[],${text('b')}]`], ['a', '', '[[[1]]]']],
   ])('%s', async (_, schema, fitting, others) => {
     const grammar = grammarOf({ properties: { a: schema }, required: ['a'], $defs });
     for (const value of fitting) {
@@ -319,6 +319,8 @@ describe('a call that must be made', () => {
             properties: Object.fromEntries(Array.from({ length: 30 }, (_, i) => [`p${i}`, wide(levels - 1)])),
           };
     expect(thrown({ properties: { a: wide(3) } })).toEqual(refusal(/too many choices/));
+    const many = { enum: Array.from({ length: 300_000 }, (_, i) => i) };
+    expect(thrown({ properties: { a: many } })).toEqual(refusal(/too many choices/));
     const odd = { properties: { '<|"|>': { type: 'string' }, a: { const: '<tool_call|>' } } };
     expect(thrown({ ...odd, required: ['<|"|>'] })).toEqual(refusal(/required cannot be written/));
     expect(thrown({ ...odd, required: ['a'] })).toEqual(refusal(/required cannot be written/));

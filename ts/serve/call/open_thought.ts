@@ -11,10 +11,8 @@ export function endsInThought(
   { thoughts }: Pick<CallReading, 'thoughts'>,
 ): boolean {
   if (thoughts === undefined) return false;
-  const last = Array.from(
-    { length: Math.min(MOST_TOKENS, promptIds.length) },
-    (_, i) => promptIds[promptIds.length - Math.min(MOST_TOKENS, promptIds.length) + i] as number,
-  );
+  const from = Math.max(0, promptIds.length - MOST_TOKENS);
+  const last = Array.from({ length: promptIds.length - from }, (_, i) => promptIds[from + i] as number);
   return tokenizer.decode(last, { skipSpecialTokens: false }).endsWith(thoughts.open + thoughts.label);
 }
 

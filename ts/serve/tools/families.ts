@@ -51,7 +51,7 @@ export interface ToolFamily {
   thoughts?: ThoughtTags;
   /** What its templates end a message of calls with, and nothing of the message comes behind it. */
   callsEnd?: string;
-  /** What of a schema its grammar holds the values of arguments to; left out: what JSON is held to. */
+  /** Values of arguments are not JSON, and its grammar holds them to less of their schemas. */
   values?: 'bare';
 }
 

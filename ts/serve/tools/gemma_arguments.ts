@@ -11,9 +11,9 @@ const MOST_LEVELS = 32;
 /** Of a list, one by one; longer lists have any number. */
 export const MOST_COUNTED = 64;
 /** Of values whose schema says nothing: lists and objects in each other. */
-const FREE_LEVELS = 3;
+const FREE_LEVELS = 2;
 
-const FREE_KEY = '[A-Za-z_][A-Za-z0-9_]{0,63}';
+const FREE_KEY = '[A-Za-z_][A-Za-z0-9_]*';
 const NAME = /^[^\s{}()[\]<>,"']{1,256}$/;
 const NUMBERS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'];
 
@@ -23,7 +23,7 @@ interface Form {
   parts: number;
 }
 
-const form = (format: object, ...inner: Form[]): Form => {
+const form = (format: object, inner: readonly Form[] = []): Form => {
   const parts = inner.reduce((sum, one) => sum + one.parts, 1);
   if (parts > MOST_PARTS) throw new TooLarge();
   return { format, parts };
@@ -35,15 +35,15 @@ const constant = (value: string): Form => form({ type: 'const_string', value });
 const NOTHING: Form = { format: { type: 'grammar', grammar: 'root ::= ""' }, parts: 1 };
 const formats = (forms: readonly Form[]): object[] => forms.map(({ format }) => format);
 const inOneOf = (forms: Form[]): Form =>
-  forms.length === 1 ? (forms[0] as Form) : form({ type: 'or', elements: formats(forms) }, ...forms);
+  forms.length === 1 ? (forms[0] as Form) : form({ type: 'or', elements: formats(forms) }, forms);
 /** null: none of them can be written. */
 function either(forms: readonly (Form | null)[]): Form | null {
   const written = forms.filter((one) => one !== null);
   return written.length === 0 ? null : inOneOf(written);
 }
-const sequence = (...forms: Form[]): Form => form({ type: 'sequence', elements: formats(forms) }, ...forms);
+const sequence = (...forms: Form[]): Form => form({ type: 'sequence', elements: formats(forms) }, forms);
 const between = (begin: string, content: Form, end: string): Form =>
-  form({ type: 'tag', begin, content: content.format, end }, content);
+  form({ type: 'tag', begin, content: content.format, end }, [content]);
 const json = (schema: Schema): Form => form({ type: 'json_schema', json_schema: schema });
 const optional = (one: Form): Form => inOneOf([one, NOTHING]);
 
@@ -55,7 +55,7 @@ function several(items: readonly Form[], atLeastOne: boolean): Form {
       : { type: 'tag', begin: '', content: format, end: '' },
   );
   const many = { type: 'tags_with_separator', tags, separator: ',', at_least_one: atLeastOne };
-  return form({ ...many, stop_after_first: false }, ...items);
+  return form({ ...many, stop_after_first: false }, items);
 }
 
 /** What is between the outermost brackets. @throws UnheldParameters */
