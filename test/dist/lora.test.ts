@@ -117,7 +117,9 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
       (key) => maxDifference(floats(before, key), floats(after, key)) > 0,
     );
     expect(
-      changed.every((key) => /_proj|_linear|shared_expert_gate|c_attn|c_proj|c_fc|\.w[123]\./.test(key)),
+      changed.every((key) =>
+        /_proj|_linear|shared_expert_gate|per_layer_input_gate|c_attn|c_proj|c_fc|\.w[123]\./.test(key),
+      ),
     ).toBe(true);
     expect(changed.length).toBeGreaterThan(0);
   });

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { Actor, type ActorOptions } from '../../ts/actor/actor';
-import type { Batch } from '../../ts/batch/batch';
+import { Batch } from '../../ts/batch/batch';
 import { CONFORMANCE } from '../helpers/conformance';
 import { raggedBatch } from '../helpers/sharded';
 
@@ -70,6 +70,29 @@ test('recorded by the rollout, as computeLogProb finds them', async () => {
     expect(() =>
       actor.rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 2, stop: ['x'] } }),
     ).toThrow(/ends responses by stopTokenIds alone/);
+  });
+});
+
+test('of a request that is given up: where the tokens went that it has', async () => {
+  await withActor({ rollout: { routedExperts: true } }, async (actor) => {
+    const promptIds = Array.from({ length: 40 }, (_, i) => (7 * i) % 60);
+    let asked = 0;
+    const next = (): null => {
+      if (++asked === 5) handle.abort();
+      return null;
+    };
+    const sampling = { maxNewTokens: 12, stopTokenIds: [], seed: 3n, constraint: { next } };
+    const handle = actor.rollout.submit({ promptIds, sampling });
+    const { finishReason, tokens, routedExperts } = await handle.result;
+    expect([finishReason, tokens.length]).toEqual(['abort', 4]);
+    const batch = Batch.fromSequences([promptIds], [tokens]);
+    const { routedExperts: again } = await actor.computeLogProb(batch, { recordExperts: true });
+    const [got, expected] = [[routedExperts as Uint8Array], again].map(
+      (column) => computed(batch, column)[0] as Uint8Array,
+    ) as [Uint8Array, Uint8Array];
+    expect(got).toHaveLength(expected.length);
+    const same = got.filter((e, k) => e === expected[k]).length;
+    expect(same / got.length).toBeGreaterThan(0.99); // all, where products are our own
   });
 });
 
