@@ -185,15 +185,16 @@ export function ropeOfTypes(raw: Raw, where: string): { full: Raw; sliding: Raw 
   };
 }
 
-/** Layers with a window turn by parameters of their own, `sliding`. */
+/** Layers with a window turn by parameters of their own, `sliding`, and may have heads of another size. */
 export function withTurningWindows(
   decoder: NativeModelConfig,
   c: Pick<DecoderConfig, 'max_position_embeddings'>,
   sliding: Raw,
   defaultTheta: number,
   where: string,
+  headDim = decoder.headDim,
 ): NativeModelConfig {
-  const { headDim, slidingWindows } = decoder;
+  const { slidingWindows } = decoder;
   const maxPositions = c.max_position_embeddings;
   const local = resolveRope({
     raw: { rope_parameters: sliding },

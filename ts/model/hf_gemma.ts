@@ -1,9 +1,19 @@
 // What config.json says of the Gemma models: norms that add 1 to their weights, embeddings that are scaled.
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
-import { activation, invalid, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
+import {
+  activation,
+  invalid,
+  type Raw,
+  rmsDecoder,
+  ropeOfTypes,
+  typedWindows,
+  withTurningWindows,
+} from './hf_decoder';
 import type { DecoderConfig, FamilyConfig } from './hf_schema';
-import { resolveRope } from './rope';
+
+/** Of layers with a window, where config.json says nothing. */
+export const LOCAL_THETA = 10_000;
 
 const scaled = (c: DecoderConfig) => ({ normUnitOffset: true, embeddingScale: Math.sqrt(c.hidden_size) });
 
@@ -65,26 +75,17 @@ export function gemma3(c: FamilyConfig<'gemma3_text'>, raw: Raw, where: string):
     );
   const turns = ropeOfTypes(raw, where);
   const decoder = rmsDecoder('gemma3_text', c, { rope_parameters: turns.full }, where, { defaultTheta: 1e6 });
-  const local = resolveRope({
-    raw: { rope_parameters: turns.sliding },
-    headDim: decoder.headDim,
-    maxPositions: c.max_position_embeddings,
-    where,
-  });
+  const slidingWindows = typedWindows(types, c.num_hidden_layers, c.sliding_window, where);
+  const typed = withTurningWindows({ ...decoder, slidingWindows }, c, turns.sliding, LOCAL_THETA, where);
   return {
-    ...decoder,
+    ...typed,
     ...scaled(c),
     activation: activation(c.hidden_activation, 'hidden_activation', where),
     postNorms: true,
     qkNorm: true,
     attentionScale: c.query_pre_attn_scalar ** -0.5,
     finalSoftcap: c.final_logit_softcapping ?? 0,
-    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
-    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
-    secondRopeLayers: types.map((type) => type === 'sliding_attention'),
-    secondRopeInvFreq: local.invFreq,
-    secondRopeAttentionFactor: local.attentionFactor,
   };
 }

@@ -1,10 +1,18 @@
 // What config.json says of Gemma 4's language model: heads that differ between layers with a window and the others.
 import { show } from '../base/text';
 import type { NativeHeadShape, NativeModelConfig } from '../native/bridge';
-import { activation, invalid, type Raw, rmsDecoder, ropeOfTypes, typedWindows } from './hf_decoder';
+import {
+  activation,
+  invalid,
+  type Raw,
+  rmsDecoder,
+  ropeOfTypes,
+  typedWindows,
+  withTurningWindows,
+} from './hf_decoder';
 import { SOFTMAX_EXPERTS } from './hf_experts';
+import { LOCAL_THETA } from './hf_gemma';
 import type { FamilyConfig } from './hf_schema';
-import { resolveRope } from './rope';
 
 type Config = FamilyConfig<'gemma4_text'>;
 
@@ -31,14 +39,16 @@ export function gemma4(c: Config, raw: Raw, where: string): NativeModelConfig {
     where,
     { types: TYPES, partialFactor: 1 },
   );
-  const local = resolveRope({
-    raw: { rope_parameters: turns.sliding },
-    headDim: c.head_dim,
-    maxPositions: c.max_position_embeddings,
+  const typed = withTurningWindows(
+    { ...decoder, slidingWindows },
+    c,
+    turns.sliding,
+    LOCAL_THETA,
     where,
-  });
+    c.head_dim,
+  );
   return {
-    ...decoder,
+    ...typed,
     ...expertsOf(c, where),
     activation: activation(c.hidden_activation, 'hidden_activation', where),
     postNorms: true,
@@ -48,13 +58,8 @@ export function gemma4(c: Config, raw: Raw, where: string): NativeModelConfig {
     attentionScale: 1,
     embeddingScale: Math.sqrt(c.hidden_size),
     finalSoftcap: c.final_logit_softcapping ?? 0,
-    slidingWindows,
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
-    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
-    secondRopeLayers: types.map((type) => type === 'sliding_attention'),
-    secondRopeInvFreq: local.invFreq,
-    secondRopeAttentionFactor: local.attentionFactor,
     secondHeads: { numKvHeads: c.num_key_value_heads, headDim: c.head_dim },
     valuesFromKeys: c.attention_k_eq_v,
     ...sharing(c, types, where),
