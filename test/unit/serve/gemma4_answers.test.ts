@@ -13,6 +13,7 @@ import { ScriptedEngine } from '../../helpers/scripted_engine';
 import { chatTokenizer, served } from '../agent/chat_world';
 import { read } from './harmony_calls';
 import type { Json } from './served';
+import { takesTokens } from './takes_tokens';
 
 const family = toolFamily('gemma4');
 const tokenizer = chatTokenizer(gemma4Template(true), GEMMA4_TOKENS);
@@ -117,20 +118,8 @@ describe('what clients are given', () => {
   });
 });
 
-async function takes(grammar: Grammar, text: string): Promise<boolean> {
-  const constraint = await grammars.open(grammar);
-  let last = new Int32Array(0);
-  try {
-    for (const token of tokenizer.encode(text)) {
-      const mask = (await constraint.next(last)) as Uint32Array;
-      if (!(((mask[token >> 5] as number) >>> (token & 31)) & 1)) return false;
-      last = Int32Array.of(token);
-    }
-    return true;
-  } finally {
-    constraint.close();
-  }
-}
+const takes = (grammar: Grammar, text: string): Promise<boolean> =>
+  takesTokens(grammars, grammar, tokenizer.encode(text));
 
 const text = (words: string): string => `<|"|>${words}<|"|>`;
 

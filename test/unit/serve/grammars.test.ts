@@ -6,6 +6,7 @@ import { GrammarThreads } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
 import { toolFamily } from '../../../ts/serve/tools/families';
 import { END, withByteGrammars } from './byte_grammars';
+import { takesTokens } from './takes_tokens';
 
 let grammars: GrammarThreads;
 withByteGrammars((made) => {
@@ -209,19 +210,8 @@ test.each<[string, Record<string, unknown>]>([
 });
 
 /** Whether a response may be this text, from its first token to its end. */
-async function takes(grammar: Grammar, text: string): Promise<boolean> {
-  const constraint = await grammars.open(grammar);
-  let last = new Int32Array(0);
-  try {
-    for (const token of [...Buffer.from(text), END]) {
-      if (!allowed((await constraint.next(last)) as Uint32Array).includes(token)) return false;
-      last = Int32Array.of(token);
-    }
-    return true;
-  } finally {
-    constraint.close();
-  }
-}
+const takes = (grammar: Grammar, text: string): Promise<boolean> =>
+  takesTokens(grammars, grammar, [...Buffer.from(text), END]);
 
 describe('calls that may come beside JSON of a schema', () => {
   const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };

@@ -9,6 +9,7 @@ import type { ToolParser } from '../../../ts/serve/tools/tool_parser';
 import { HARMONY_TEMPLATE } from '../../helpers/harmony_template';
 import { chatTokenizer } from '../agent/chat_world';
 import { FINAL, family, read, TOOLS } from './harmony_calls';
+import { takesTokens } from './takes_tokens';
 
 describe('grammars', () => {
   const tokenizer = chatTokenizer(HARMONY_TEMPLATE, [...HARMONY_TAGS]);
@@ -24,20 +25,8 @@ describe('grammars', () => {
     rmSync(tokenizer.directory, { recursive: true, force: true });
   });
 
-  async function takes(grammar: Grammar, text: string): Promise<boolean> {
-    const constraint = await grammars.open(grammar);
-    let last = new Int32Array(0);
-    try {
-      for (const token of tokenizer.encode(text)) {
-        const mask = (await constraint.next(last)) as Uint32Array;
-        if (!(((mask[token >> 5] as number) >>> (token & 31)) & 1)) return false;
-        last = Int32Array.of(token);
-      }
-      return true;
-    } finally {
-      constraint.close();
-    }
-  }
+  const takes = (grammar: Grammar, text: string): Promise<boolean> =>
+    takesTokens(grammars, grammar, tokenizer.encode(text));
   const choice = { forced: false, name: null, parallel: true };
   const schema = {
     type: 'object',

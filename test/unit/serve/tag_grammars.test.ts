@@ -3,31 +3,16 @@ import type { GrammarThreads } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls } from '../../../ts/serve/openai/formats';
 import { toolFamily } from '../../../ts/serve/tools/families';
 import { END, withByteGrammars } from './byte_grammars';
+import { takesTokens } from './takes_tokens';
 
 let grammars: GrammarThreads;
 withByteGrammars((made) => {
   grammars = made;
 });
 
-const allowed = (mask: Uint32Array): number[] =>
-  Array.from({ length: mask.length * 32 }, (_, id) => id).filter(
-    (id) => ((mask[id >> 5] as number) >>> (id & 31)) & 1,
-  );
-
 /** Whether a response may be this text, from its first token to its end. */
-async function takes(grammar: Grammar, text: string): Promise<boolean> {
-  const constraint = await grammars.open(grammar);
-  let last = new Int32Array(0);
-  try {
-    for (const token of [...Buffer.from(text), END]) {
-      if (!allowed((await constraint.next(last)) as Uint32Array).includes(token)) return false;
-      last = Int32Array.of(token);
-    }
-    return true;
-  } finally {
-    constraint.close();
-  }
-}
+const takes = (grammar: Grammar, text: string): Promise<boolean> =>
+  takesTokens(grammars, grammar, [...Buffer.from(text), END]);
 
 describe.each([
   ['qwen3_coder', (key: string, value: string) => `<parameter=${key}>\n${value}\n</parameter>\n`],
