@@ -65,6 +65,9 @@ class Decoder {
   // rows and columns that they turn by (batch/images.h), in place of the positions that attention_inputs() is
   // given; undefined: those.
   virtual void begin_step(int64_t positions, const at::Tensor& rows = {}) {}
+  // From here on a step's rows are these alone: index [m] int64 on the device, of those so far. The layers
+  // behind this share their keys with layers before it.
+  virtual void keep_rows(const at::Tensor& index) {}
   // Of a model that reads images; undefined on a rank whose layers they do not enter.
   virtual ImageFeatures image_features(const std::vector<Image>& images) {
     fail(ErrorCode::kInternal, "[rollout] this decoder reads no images");

@@ -229,6 +229,13 @@ void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {
       rows_that_turn(stages_.front().rotary(0).first, upload(rows, device_), config_.vision->rope_axes);
 }
 
+void Transformer::keep_rows(const at::Tensor& index) {
+  if (step_rows_.defined()) step_rows_ = step_rows_.index_select(0, index);
+  if (step_keys_ == nullptr) return;
+  for (at::Tensor& keys : step_keys_->of)
+    if (keys.defined()) keys = keys.index_select(0, index);
+}
+
 ImageFeatures Transformer::image_features(const std::vector<Image>& images) {
   VisionTower* const tower = stages_.front().vision();
   if (tower == nullptr) return {};

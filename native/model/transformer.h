@@ -58,6 +58,7 @@ class Transformer final : public Decoder {
   void begin_decoding(const DecodingForm& form = {}) override;
   void end_decoding() override;
   void begin_step(int64_t positions, const at::Tensor& rows) override;
+  void keep_rows(const at::Tensor& index) override;
   ImageFeatures image_features(const std::vector<Image>& images) override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
   at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x) override;

@@ -332,6 +332,16 @@ std::vector<RowRun> StepRows::parts_with(const std::vector<int64_t>& rows) const
   return parts;
 }
 
+StepRows StepRows::only(const std::vector<int64_t>& rows, const KvCache& cache) const {
+  std::vector<RowRun> parts = parts_with(rows);
+  int64_t row = 0;
+  for (RowRun& part : parts) {
+    part.row = row;
+    row += part.count;
+  }
+  return {std::move(parts), cache, /*apart=*/true};
+}
+
 void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
                      const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out,
                      const std::vector<RowRun>* wanted) {

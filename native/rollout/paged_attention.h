@@ -28,6 +28,8 @@ class StepRows {
   const std::vector<RowRun>& runs() const { return runs_; }
   // The parts of these that have the rows, which ascend.
   std::vector<RowRun> parts_with(const std::vector<int64_t>& rows) const;
+  // A step of these rows alone, whose keys are in the pages.
+  StepRows only(const std::vector<int64_t>& rows, const KvCache& cache) const;
   int64_t size() const { return static_cast<int64_t>(slots_.size()); }
   const std::vector<KvSlot>& slots() const { return slots_; }
   bool apart() const { return apart_; }

@@ -21,7 +21,9 @@ class WantedRows {
   WantedRows(const Decoder& decoder, std::vector<int64_t> rows);
 
   const std::vector<int64_t>& rows() const { return rows_; }
-  // Of x [n, H]: [rows padded to whole tiles of a step, H]; what stands behind them is row 0 again.
+  // [rows padded] int64 on the device.
+  const at::Tensor& index() const { return index_; }
+  // Of x [n, ...]: [rows padded to whole tiles of a step, ...]; what stands behind them is row 0 again.
   at::Tensor of(const at::Tensor& x) const { return x.index_select(0, index_); }
   // The layer's output in these rows alone, from its input x, from what its attention has written, from its
   // projection qkv, where that has gates (undefined: it has none), and from Decoder::layer_inputs().

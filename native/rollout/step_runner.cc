@@ -81,39 +81,38 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   StepImages images(decoder_);
   StepParts parts =
       parts_of(plan, padded, tokens_.data_ptr<int32_t>(), positions_.data_ptr<int32_t>(), images);
-  const StepRows step(std::move(parts.runs), cache_, plan.apart);
-  const at::Tensor x = x_.narrow(0, 0, padded);
-  const auto rows_of = [&](const at::Tensor& flat, int64_t columns) {
-    return flat.narrow(0, 0, padded * columns).view({padded, columns});
-  };
+  StepRows step(std::move(parts.runs), cache_, plan.apart);
+  at::Tensor x = x_.narrow(0, 0, padded);
   decoder_.begin_step(parts.positions, images.rotary(positions_.narrow(0, 0, padded)));
-  const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
+  at::Tensor positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
   const at::Tensor tokens = upload(tokens_.narrow(0, 0, padded), decoder_.device());
-  decoder_.embed(tokens, at_positions, x);
-  const at::Tensor inputs = decoder_.layer_inputs(tokens, x);
+  decoder_.embed(tokens, positions, x);
+  at::Tensor inputs = decoder_.layer_inputs(tokens, x);
   const ImageRows image_rows = images.rows();
   image_rows.place(x);
   const at::Tensor choices = routing != nullptr ? routing->rows(padded, decoder_.device()) : at::Tensor();
   decoder_.record_experts(choices);
   std::optional<WantedRows> some;  // not all
   if (static_cast<int64_t>(wanted.size()) != plan.rows) some.emplace(decoder_, wanted);
-  at::Tensor output;  // of these
   const std::vector<int64_t> own = decoder_.own_layers();
   size_t next = 0;                                                           // of them
   int64_t kept = 0;                                                          // of those with states
   std::vector<int64_t> cached(static_cast<size_t>(config_.num_layers), -1);  // places in the cache of pages
   int64_t in_pages = 0;
+  const int64_t last_keys = config_.num_layers - config_.shared_kv_layers - 1;
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const Range range("layer", layer);
     decoder_.enter_layer(layer, x);
     if (next == own.size() || own[next] != layer) continue;
     ++next;
+    const auto rows_of = [&](const at::Tensor& flat, int64_t columns) {
+      return flat.narrow(0, 0, x.size(0) * columns).view({x.size(0), columns});
+    };
     const at::Tensor qkv = rows_of(qkv_, config_.mixer_inputs(layer));
     const at::Tensor attention = rows_of(attention_, config_.mixer_outputs(layer));
-    const bool partial =
-        some && !whole && !config_.moe && layer + 1 == config_.num_layers && !image_rows.adds(layer);
+    const bool partial = some && !whole && !config_.moe && layer == last_keys && !image_rows.adds(layer);
     const LinearAttention* const linear = decoder_.linear_attention(layer);
-    decoder_.attention_inputs(layer, x, at_positions, qkv);
+    decoder_.attention_inputs(layer, x, positions, qkv);
     if (linear != nullptr) {
       linear->step(qkv, parts.state_runs, parts.snapshots, states_.layer(kept++), attention);
     } else {
@@ -127,7 +126,14 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
     }
     const bool gates = linear == nullptr && config_.attention_gate;
     if (partial) {
-      output = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor(), inputs);
+      x = some->output(decoder_, layer, x, attention, gates ? qkv : at::Tensor(), inputs);
+      if (wanted.empty() || layer + 1 == config_.num_layers) return x;
+      // Nothing comes of the other rows any more: the layers behind keep no keys of their own.
+      decoder_.keep_rows(some->index());
+      positions = some->of(positions);
+      if (inputs.defined()) inputs = some->of(inputs);
+      step = step.only(wanted, cache_);
+      some.reset();
       continue;
     }
     decoder_.block_output(layer, x, gates ? decoder_.gate_heads(layer, attention, qkv) : attention, inputs,
@@ -137,7 +143,6 @@ at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wan
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});
   rows_ = x;
-  if (output.defined()) return output;
   return some ? some->of(x) : x;
 }
 

@@ -23,11 +23,12 @@ class StepRunner {
   StepRunner(Decoder& decoder, ModelConfig config, const KvCache& cache, const StateCache& states);
 
   // The last block's output [wanted padded, H], before the final norm; valid until the next call. Row i is
-  // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others the
-  // last layer's keys and values are what a step is for, so that its attention and MLP leave them out (but
-  // experts see all rows: they are counted, recorded, and shared by ranks that must all come).
-  // routing: where the choices of experts are recorded; null: nowhere. whole: the last layer computes all
-  // rows, for rows().
+  // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others keys
+  // and values are what a step is for: the last layer that keeps some leaves them out of its attention and
+  // MLP, and layers that share its keys of all that they do (but experts see all rows: they are counted,
+  // recorded, and shared by ranks that must all come).
+  // routing: where the choices of experts are recorded; null: nowhere. whole: all layers compute all rows,
+  // for rows().
   at::Tensor run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing, bool whole);
   // The last block's output in all rows of the step [padded, H]; valid until the next call.
   const at::Tensor& rows() const { return rows_; }

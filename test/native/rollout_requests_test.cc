@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "check.h"
+#include "forwarding_decoder.h"
 #include "kernels/gemm.h"
 
 using namespace troupe;
@@ -24,6 +25,38 @@ TEST(the_same_tokens_whatever_else_runs) {
     CHECK(all_same(run(model, requests, {.max_step_tokens = 16}), together));
     CHECK(all_same(run(model, requests, {.max_sequences = 3, .prefix_caching = false}), together));
     CHECK(all_same(run(model, requests, {.max_step_tokens = 64, .chunked_prefill = false}), together));
+  }
+}
+
+// Of a prompt the layers behind the last keys compute the row alone from which a token is sampled, and
+// nothing of a chunk without one.
+TEST(layers_that_share_keys_compute_wanted_rows_alone) {
+  struct Counter final : ForwardingDecoder {
+    using ForwardingDecoder::ForwardingDecoder;
+    std::vector<int64_t> inputs, outputs;  // rows by layer
+    void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
+                          const at::Tensor& qkv) override {
+      inputs[static_cast<size_t>(layer)] += x.size(0);
+      ForwardingDecoder::attention_inputs(layer, x, positions, qkv);
+    }
+    void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+                      const at::Tensor& layer_inputs, const at::Tensor& out) override {
+      outputs[static_cast<size_t>(layer)] += x.size(0);
+      ForwardingDecoder::block_output(layer, x, attn, layer_inputs, out);
+    }
+  };
+  SmallModel model(long_model("gemma4_shared"));
+  const auto layers = static_cast<size_t>(model.config.num_layers);
+  const auto last = layers - static_cast<size_t>(model.config.shared_kv_layers) - 1;
+  model.transformer.begin_decoding();
+  const int64_t tile = model.transformer.decode_row_tile();
+  Counter counter(model.transformer);
+  counter.inputs = counter.outputs = std::vector<int64_t>(layers);
+  Rollout rollout(counter, {.max_step_tokens = 32});
+  run(rollout, {request(0, prompt(96), 1)});
+  for (size_t layer = 0; layer < layers; ++layer) {
+    CHECK(counter.inputs[layer] == (layer <= last ? 96 : tile));
+    CHECK(counter.outputs[layer] == (layer < last ? 96 : tile));
   }
 }
 
@@ -49,8 +82,8 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
     std::printf("  products are not our own on this processor: not compared\n");
     return;
   }
-  for (const char* variant :
-       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3", "granite", "glm4"}) {
+  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_5", "olmo3",
+                              "granite", "glm4", "gemma4", "gemma4_shared"}) {
     SmallModel model(long_model(variant));
     std::vector<RolloutRequest> requests;
     for (uint64_t i = 0; i < 12; ++i)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "forwarding_decoder.h"
 #include "model/linear_attention.h"
 #include "rollout_answers.h"
 
@@ -15,41 +16,18 @@ using namespace troupe::test;
 
 namespace {
 
-// The decoder of a model, of which one call fails, as for want of memory.
-class FailingDecoder final : public Decoder {
+// One call of which fails, as for want of memory.
+class FailingDecoder final : public ForwardingDecoder {
  public:
-  explicit FailingDecoder(Decoder& decoder) : d_(decoder) {}
+  using ForwardingDecoder::ForwardingDecoder;
 
   int64_t calls_left = -1;  // of block_output(), before one fails
 
-  const ModelConfig& config() const override { return d_.config(); }
-  at::Device device() const override { return d_.device(); }
-  at::ScalarType dtype() const override { return d_.dtype(); }
-  int64_t decode_row_tile() const override { return d_.decode_row_tile(); }
-  void begin_step(int64_t positions, const at::Tensor& rows) override { d_.begin_step(positions, rows); }
-  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
-    d_.embed(tokens, positions, x);
-  }
-  at::Tensor layer_inputs(const at::Tensor& tokens, const at::Tensor& x) override {
-    return d_.layer_inputs(tokens, x);
-  }
-  void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
-                        const at::Tensor& qkv) override {
-    d_.attention_inputs(layer, x, positions, qkv);
-  }
-  const LinearAttention* linear_attention(int64_t layer) const override { return d_.linear_attention(layer); }
-  at::Tensor gate_heads(int64_t layer, const at::Tensor& attn, const at::Tensor& qkv) const override {
-    return d_.gate_heads(layer, attn, qkv);
-  }
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn, const at::Tensor& inputs,
                     const at::Tensor& out) override {
     if (calls_left >= 0 && calls_left-- == 0) throw Error(ErrorCode::kOutOfMemory, "no memory");
-    d_.block_output(layer, x, attn, inputs, out);
+    ForwardingDecoder::block_output(layer, x, attn, inputs, out);
   }
-  void logits(const at::Tensor& x, const at::Tensor& logits) override { d_.logits(x, logits); }
-
- private:
-  Decoder& d_;
 };
 
 const std::vector<std::pair<const char*, at::ScalarType>> kMixers{
