@@ -21,7 +21,13 @@ at::Tensor RankEngine::flat(TensorKind kind, size_t group) {
 }
 
 at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
-  begin_together([&] { prepare(); });
+  begin_together([&] {
+    prepare();
+    // Whether there is one of this kind only the ranks know that have the parameter.
+    const size_t held = store_.at(param).group;
+    if (store_.groups()[held].here)
+      store_.owned(kind == TensorKind::kMerged ? TensorKind::kParam : kind, held);
+  });
   const Parameter& parameter = store_.at(param);
   const ParameterGroup& group = store_.groups()[parameter.group];
   at::Tensor values;

@@ -211,7 +211,12 @@ void Sharding::release_all() {
   for (auto& [group, pending] : ahead_) pending.wait();
   ahead_.clear();
   settle_gradients();
-  for (size_t group = 0; group < uses_.size(); ++group) reshard(group);
+  for (size_t group = 0; group < uses_.size(); ++group) {
+    reshard(group);
+    // An optimiser step that failed has fetched more: the next one would go on with that, whatever has come
+    // to the host since then.
+    for (StateBuffer* buffer : store_.groups()[group].state()) buffer->give_back(false);
+  }
   uses_.assign(uses_.size(), {});
 }
 

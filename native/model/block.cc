@@ -181,8 +181,9 @@ at::Tensor Block::finish_backward(const at::Tensor& dy, const RowContext& rows,
   if (!token_gate_ && !scale_.defined()) return dy;
   const at::Tensor d = dy.clone();
   if (scale_.defined()) at::Tensor(d).mul_(scale_);
+  const at::Tensor& all = rows.layer_input_gradient;
   if (token_gate_)
-    token_gate_->backward(d, own_inputs(rows.layer_input_gradient), rows.row_tile, saved.token);
+    token_gate_->backward(d, all.defined() ? own_inputs(all) : all, rows.row_tile, saved.token);
   return d;
 }
 

@@ -170,8 +170,9 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
     own.end();
   }
   if (range_.embedding) {
-    // The matrix of per-layer embeddings is multiplied in this pass, too.
-    const Lease::Of of = per_layer_ ? Lease::Of::kBoth : Lease::Of::kGradients;
+    // The matrix of per-layer embeddings is multiplied in this pass, too, where it is trained.
+    const bool multiplied = per_layer_ && per_layer_->trained();
+    const Lease::Of of = multiplied ? Lease::Of::kBoth : Lease::Of::kGradients;
     if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", of);
     embed();
     pass.embedding_gradient.end();
@@ -220,14 +221,15 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         const int64_t own = exchange_ != nullptr ? exchange_->own_rows(total) : total;
         y = at::empty({own, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
         embed(tokens, rows.positions, exchange_, "forward", y);
+        const bool trained = pass.training && per_layer_ && per_layer_->trained();
         rows.layer_inputs = layer_inputs(tokens, y, exchange_, "forward", kRowTile,
                                          per_layer_ ? per_layer_->pack() : Linear::Packed(),
-                                         pass.training && per_layer_ ? &pass.per_layer : nullptr);
+                                         trained ? &pass.per_layer : nullptr);
         pass.images.place(y);
         if (!pass.training) return;
         pass.tokens = tokens;
         pass.rows.layer_inputs = rows.layer_inputs;
-        if (per_layer_) pass.rows.layer_input_gradient = at::empty_like(rows.layer_inputs);
+        if (trained) pass.rows.layer_input_gradient = at::empty_like(rows.layer_inputs);
       },
       [&](size_t layer) {
         const Range range("layer", range_.first + static_cast<int64_t>(layer));

@@ -66,7 +66,7 @@ void TokenGate::backward(const at::Tensor& dy, const at::Tensor& d_inputs, int64
     const at::Tensor d_gated = at::empty_like(here(gated));
     out_.backward_input(here(d_product), d_gated, out_weight);
     ops::activation_backward(activation_, /*gated=*/true, d_gated, here(d_both), here(d_both), here(gated));
-    here(d_inputs).copy_(here(d_both).narrow(1, width, width));
+    if (d_inputs.defined()) here(d_inputs).copy_(here(d_both).narrow(1, width, width));
     const at::Tensor d_row = at::empty_like(here(dy));
     in_.backward_input(here(d_both).narrow(1, 0, width), d_row, in_weight);
     here(dy).add_(d_row);

@@ -36,8 +36,8 @@ class TokenGate {
   // y [n, H] in place. saved may be null.
   void forward(const at::Tensor& y, const at::Tensor& inputs, int64_t row_tile, TokenGateSaved* saved,
                const Packed& packed) const;
-  // dy [T, H]: the gradient by its output becomes that by its input; d_inputs [T, P] is overwritten. Adds to
-  // the gradients of what is trained. Consumes `saved`.
+  // dy [T, H]: the gradient by its output becomes that by its input; d_inputs [T, P] is overwritten, or
+  // nothing where it is undefined. Adds to the gradients of what is trained. Consumes `saved`.
   void backward(const at::Tensor& dy, const at::Tensor& d_inputs, int64_t row_tile,
                 const TokenGateSaved& saved) const;
   void enable_adapters(bool enabled) { in_.adapters_enabled = out_.adapters_enabled = enabled; }

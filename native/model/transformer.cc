@@ -216,6 +216,11 @@ void Transformer::end_decoding() {
   decode_per_layer_ = {};
   decode_head_ = {};
   decode_float_head_.reset();
+  // Of the last step, which may have failed.
+  step_keys_.reset();
+  step_rows_.reset();
+  step_turns_ = {};
+  routed_.reset();
 }
 
 void Transformer::begin_step(int64_t positions, const at::Tensor& rows) {

@@ -8,7 +8,9 @@
 #include "check.h"
 #include "counted.h"
 #include "failing_allocations.h"
+#include "generation.h"
 #include "ranks.h"
+#include "small_decoder.h"
 #include "toy_training.h"
 #include "watched.h"
 
@@ -83,6 +85,27 @@ TEST(a_generation_that_cannot_begin_on_a_rank_leaves_nothing_gathered_there) {
     if (fails) CHECK(opened.count->live() == before + bytes);
     opened.engine->park_rollout(/*preempt=*/false);
   });
+}
+
+// Neither do keys of the last step that layers share.
+TEST(a_generation_that_has_ended_leaves_nothing_of_its_steps) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "gemma4_moe", "gemma4_shared"}) {
+    const auto count = std::make_shared<ByteCount>();
+    const CountAllocations scope(count);
+    SmallModel model(small(variant));
+    model.transformer.begin_step(64, {});  // tables of positions stay
+    model.transformer.end_decoding();
+    const int64_t before = count->live();
+    {
+      SamplingOptions sampling;
+      sampling.max_new_tokens = 3;
+      RolloutOptions limits;
+      limits.kv_cache_bytes = int64_t{1} << 20;
+      generate(model.transformer, {at::arange(30, at::kInt), at::tensor({0, 30}, at::kInt), 1, {7}}, sampling,
+               limits);
+    }
+    CHECK(count->live() == before);
+  }
 }
 
 TEST_MAIN()

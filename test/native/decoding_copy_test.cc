@@ -143,6 +143,8 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
                                     "granite",
                                     "granitemoe",
                                     "glm4",
+                                    "gemma4_moe",
+                                    "gemma4_shared",
                                     "lora",
                                     "predictions",
                                     "deepseek_v3 over latents",

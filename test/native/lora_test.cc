@@ -246,6 +246,27 @@ TEST(frozen_parameters_have_neither_gradients_nor_moments) {
   }
 }
 
+// What the layers get of a row's token has no gradient then.
+TEST(of_frozen_per_layer_embeddings_nothing_is_kept) {
+  at::NoGradGuard no_grad;
+  const ModelConfig config = small("gemma4_shared");
+  const TokenBatch batch = batch_of({9, 30}, {4, 10});
+  for (const bool adapters : {false, true}) {
+    SmallModel model(config, adapters ? std::optional(all_linear(config)) : std::nullopt);
+    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
+    const MicroBatch micro = pack(layout, 0, layout.size(), 4096)[0];
+    const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+    StagePass pass(true);
+    Stage& stage = model.transformer.stages().front();
+    const at::Tensor hidden = stage.forward(&packed, {}, pass);
+    CHECK(pass.rows.layer_inputs.defined());
+    for (const at::Tensor& kept : {pass.per_layer.embedded, pass.per_layer.product, pass.per_layer.rstd,
+                                   pass.rows.layer_input_gradient})
+      CHECK(kept.defined() != adapters);
+    stage.backward(at::ones_like(hidden), pass);
+  }
+}
+
 TEST(a_value_model_trains_its_head_too) {
   const TokenBatch batch = batch_of(kLengths, kPrompts);
   const auto engine = create_engine(engine_options("qwen3", HeadKind::kValue, true));

@@ -161,6 +161,36 @@ TEST(an_import_that_rank_0_refuses) {
   CHECK(errors[1].find(kElsewhere) != std::string::npos && errors[2].find(kElsewhere) != std::string::npos);
 }
 
+// Which kinds there are of a parameter the ranks know that have it; the others would wait for them.
+TEST(a_tensor_that_the_stage_or_the_rank_with_its_parameter_refuses) {
+  const auto check = [](const EngineOptions& options, const char* name, int64_t owner) {
+    const auto failures = on_ranks(
+        2,
+        [&](Communicator& comm) {
+          const auto engine =
+              create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+          const at::Tensor before = engine->get_tensor(TensorKind::kParam, name);
+          CHECK_THROWS(engine->get_tensor(TensorKind::kGrad, name),
+                       comm.rank() == owner ? "are frozen: only adapters are trained" : kElsewhere);
+          CHECK_THROWS(engine->get_tensor(TensorKind::kGrad, "nothing"), "has no parameter 'nothing'");
+          CHECK(engine->get_tensor(TensorKind::kParam, name).equal(before));
+        },
+        /*timeout_ms=*/5'000);
+    for (const std::string& failure : failures) CHECK(failure == "");
+  };
+  const auto frozen = [](const std::string& variant) {
+    EngineOptions options = options_of(variant, HeadKind::kLm);
+    options.lora = LoraOptions{2, 1, {{"layers.0.attn.out.o", "layers.0.attn.out.weight", 0, 24}}};
+    return options;
+  };
+  EngineOptions stages = frozen("qwen3"), experts = frozen("qwen3_moe");
+  stages.pipeline.stages = 2;
+  check(stages, "layers.0.attn.qkv.weight", 0);
+  check(stages, "layers.1.mlp.in.weight", 1);
+  experts.parallel.ep = 2;
+  check(experts, "layers.1.moe.experts.3.in.weight", 1);
+}
+
 TEST(an_engine_of_one_rank_that_is_aborted_says_why) {
   const auto engine = create_engine(options_of("qwen3", HeadKind::kLm), nullptr);
   engine->abort("the trainer stops");
