@@ -11,6 +11,7 @@
 #include "binding/binding.h"
 #include "binding/environment.h"
 #include "binding/tensors.h"
+#include "engine/engine.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 
@@ -44,7 +45,9 @@ HeadInputs read_inputs(const Field& dto) {
   HeadInputs inputs;
   const int64_t width = dto["hiddenSize"].integer();
   const bool fp32 = dto["dtype"].word({"float32", "bfloat16"}) == 0;
-  const auto options = at::TensorOptions(fp32 ? at::kFloat : at::kBFloat16).device(dto["device"].string());
+  // Not TensorOptions::device(name), which is noexcept: a name that is none would end the process.
+  const at::Device device = parse_device(dto["device"].string());
+  const auto options = at::TensorOptions(fp32 ? at::kFloat : at::kBFloat16).device(device);
   inputs.hidden = read_matrix(dto["hidden"], width, options);
   inputs.weight = read_matrix(dto["weight"], width, options);
   const int64_t count = inputs.hidden.size(0);

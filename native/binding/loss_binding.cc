@@ -62,6 +62,7 @@ struct StudentTop {
 
 StudentTop read_student_top(const Field& dto, int64_t rows, int64_t k) {
   if (dto.is_null()) return {};
+  if (k == 0) dto.mismatch("null, because no distillation with topK compares these tokens");
   StudentTop top;
   top.log_probs = in_rows(dto["logProbs"], read_float32(dto["logProbs"]), rows, k);
   top.among_top = in_rows(dto["amongTop"], read_uint8(dto["amongTop"]), rows, k).ne(0);

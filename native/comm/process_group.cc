@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/brief_name_queries.h"
+#include "comm/rank_reports.h"
 
 namespace troupe {
 
@@ -21,7 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long the ranks wait, once a collective has failed, for the others to say where they are.
 constexpr milliseconds kReportTime{1500};
-constexpr milliseconds kReportPoll{20};
 // Where every rank reaches the rendezvous store that rank 0 serves; on other hosts the launcher forwards the
 // port to rank 0's host.
 constexpr const char* kMeetingHost = "127.0.0.1";
@@ -54,10 +54,6 @@ class Message {
   at::ScalarType type_;
   int64_t count_;
 };
-
-std::string key(int64_t rank) {
-  return "troupe/failed/" + std::to_string(rank);
-}
 
 }  // namespace
 
@@ -274,27 +270,20 @@ std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& 
   // A message concerns two ranks. The others may be busy with something else and are not named as missing.
   const CollectiveLog::Entry* entry = log().find(sequence);
   const int64_t peer = entry != nullptr ? entry->peer : -1;
+  const milliseconds time = failure.own ? milliseconds(0) : std::min(kReportTime, options().timeout);
+  const RankReports reports =
+      exchange_reports(member_.store, rank(), size(), own, time, [this] { return aborted(); });
   std::string missing;
-  c10d::Store& store = *member_.store;
-  try {
-    store.set(key(rank()), std::vector<uint8_t>(own.begin(), own.end()));
-    const auto deadline = Clock::now() + std::min(kReportTime, options().timeout);
-    for (int64_t r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      const std::string name = name_of(r);
-      while (!failure.own && !store.check({key(r)}) && Clock::now() < deadline && !aborted_) {
-        std::this_thread::sleep_for(kReportPoll);
-      }
-      if (store.check({key(r)})) {
-        const auto value = store.get(key(r));
-        finished += "; " + name + ": " + std::string(value.begin(), value.end());
-      } else {
-        if (!failure.own && (peer < 0 || peer == known_as(r)))
-          missing += (missing.empty() ? "" : ", ") + name;
-        finished += "; " + name + ": unknown";
-      }
+  for (int64_t r = 0; r < size(); ++r) {
+    const std::string name = name_of(r);
+    if (const std::optional<std::string>& report = reports.of_rank[static_cast<size_t>(r)]) {
+      finished += "; " + name + ": " + *report;
+    } else if (r != rank() && reports.complete) {
+      if (!failure.own && (peer < 0 || peer == known_as(r))) missing += (missing.empty() ? "" : ", ") + name;
+      finished += "; " + name + ": unknown";
     }
-  } catch (const std::exception&) {
+  }
+  if (!reports.complete) {
     if (!failure.own) missing = "rank 0";  // of the whole group: it serves the store
     finished += "; the others: unknown";
   }

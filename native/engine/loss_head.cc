@@ -85,6 +85,9 @@ void check_distillation(const PolicyBatch& batch, const DistillationOptions& opt
                         const BatchLayout& layout, int64_t vocab) {
   check_rows(batch.teacher_log_probs, "teacherLogProbs", layout, std::max<int64_t>(options.top_k, 1));
   if (options.top_k == 0) return;
+  require(options.top_k <= vocab, ErrorCode::kInvalidArgument, "[batch] the distillation compares ",
+          options.top_k, " tokens at each position (topK): expected at most the ", vocab,
+          " of the vocabulary");
   check_rows(batch.teacher_ids, "teacherIds", layout, options.top_k);
   if (batch.teacher_ids.numel() == 0 || simulated(batch.teacher_ids)) return;
   const int64_t least = batch.teacher_ids.min().item<int64_t>(),

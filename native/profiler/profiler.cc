@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -27,6 +28,30 @@ std::set<ActivityType> activities_of(const ProfileOptions& options) {
   if (options.cuda && at::hasCUDA()) activities.insert(ActivityType::CUDA);
   return activities;
 }
+
+// Kineto records one profile of a process at a time: a second one, of whatever thread, would end the first.
+class Turn {
+ public:
+  Turn() {
+    require(!taken().exchange(true), ErrorCode::kInvalidArgument,
+            "[profiler] a profile is running already in this process: stop it first");
+  }
+  ~Turn() {
+    if (!kept_) give_back();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void keep() { kept_ = true; }
+  static void give_back() { taken() = false; }
+
+ private:
+  static std::atomic<bool>& taken() {
+    static std::atomic<bool> taken{false};
+    return taken;
+  }
+  bool kept_ = false;
+};
 
 void enable(const ProfileOptions& options) {
   const ProfilerConfig config(ProfilerState::KINETO, options.shapes, options.memory);
@@ -57,6 +82,7 @@ void prepare_profiler(const ProfileOptions& options) {
   require(has_profiler(), ErrorCode::kInvalidArgument,
           "[profiler] the LibTorch at hand was built without a profiler (Kineto): expected one built with "
           "USE_KINETO=1, as those that pip installs are");
+  const Turn turn;
   setenv("KINETO_LOG_LEVEL", kErrors, /*replace=*/0);
   enable(options);
   torch::autograd::profiler::disableProfiler();
@@ -65,11 +91,16 @@ void prepare_profiler(const ProfileOptions& options) {
 void Profiler::start(const ProfileOptions& options) {
   require(!running_, ErrorCode::kInvalidArgument, "[profiler] a profile is running already: stop it first");
   cuda_ = options.cuda && at::hasCUDA();
+  Turn turn;
   enable(options);
+  turn.keep();
   running_ = true;
 }
 
 std::unique_ptr<torch::autograd::profiler::ProfilerResult> Profiler::end() {
+  const struct Over {
+    ~Over() { Turn::give_back(); }
+  } over;  // whatever is thrown
   running_ = false;
   range_.reset();
   // What the device has not done yet would be missing.

@@ -22,7 +22,7 @@ struct ProfileOptions {
 bool has_profiler();
 
 // Before the first start(), on the thread that has loaded LibTorch: Kineto complains of any other, and looks
-// only now at what it may say. kInvalidArgument where there is no profiler.
+// only now at what it may say. kInvalidArgument where there is no profiler, and while a profile is running.
 void prepare_profiler(const ProfileOptions& options);
 
 // Records from start() to stop(), both on one thread, whose operations and ranges (base/range.h) it is of.

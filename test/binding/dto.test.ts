@@ -130,6 +130,29 @@ const cases: [string, () => Promise<unknown>, string][] = [
     'rolloutTurn.commands.submit[0].sampling.badWordOffsets: expected the last offset to be 2 (the number of badWordIds), got 3',
   ],
   [
+    'tokens that no distillation compares',
+    () =>
+      binding.policyLoss(
+        {
+          offsets: Int32Array.of(0, 1),
+          responseMask: Uint8Array.of(1),
+          globalTokens: 1,
+          globalSequences: 1,
+          logProbs: Float32Array.of(-1),
+          entropy: null,
+          oldLogProbs: Float32Array.of(-1),
+          advantages: Float32Array.of(1),
+          refLogProbs: null,
+          rolloutIsWeights: null,
+          givenLoss: null,
+          teacherLogProbs: null,
+          studentTop: { logProbs: new Float32Array(0), amongTop: new Uint8Array(0) },
+        },
+        tinyPolicyLoss,
+      ),
+    'policyLoss.inputs.studentTop: expected null, because no distillation with topK compares these tokens, got an object',
+  ],
+  [
     'a turn before there is a rollout',
     () => rolloutTurn({}),
     '[rollout] expected open_rollout before rollout_turn',

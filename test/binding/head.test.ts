@@ -87,6 +87,7 @@ test.each([
   [{ hiddenSize: 4 }, /inputs\.hidden: expected rows of hiddenSize numbers/],
   [{ targets: Int32Array.from([0, 1, 2, 3, V]) }, /inputs\.targets: expected ids of rows of weight/],
   [{ targets: Int32Array.from([0]) }, /inputs\.targets.*one per row/],
+  [{ device: 'gpu' }, /expected device cpu or cuda, got gpu/],
   [{ temperature: 0 }, /inputs\.temperature: expected a number > 0/],
   [{ byLogProb: floats(N), byEntropy: floats(2) }, /inputs\.byEntropy.*one per row/],
 ])('refuses %j', async (change, message) => {

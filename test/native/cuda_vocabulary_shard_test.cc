@@ -128,6 +128,22 @@ TEST(further_tokens_on_a_gpu_are_those_of_the_reference) {
   }
 }
 
+// A token that the policy has drawn and that is not among those of the teacher: all that its logit gets is
+// its share of the sum of the row's gradients, which bfloat16 has no room for beside the sum itself.
+TEST(a_target_beside_further_tokens_has_its_own_gradient) {
+  HeadTask task(1, 16, 1000, {1, 0}, 0.125);
+  task.hidden = task.hidden.to(at::kBFloat16).to(at::kFloat);
+  task.weight = task.weight.to(at::kBFloat16).to(at::kFloat);
+  task.targets.fill_(500);
+  task.ids = at::arange(6, at::kInt).unsqueeze(0);
+  task.by_given = at::full({1, 6}, -1.0 / 6);
+  task.g.zero_();
+  task.h.zero_();
+  const auto added = [](const HeadOutcome& out) { return (out.d_weight[500] - 1).to(at::kDouble); };
+  const at::Tensor expected = added(run_head(task, at::kDouble, nullptr));
+  CHECK(worst_of_largest(added(run_head(task, at::kBFloat16, nullptr, true, at::kCUDA)), expected) < 2e-2);
+}
+
 }  // namespace
 
 int main() {

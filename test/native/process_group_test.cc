@@ -1,6 +1,12 @@
 #include "comm/process_group.h"
 
 #include <ATen/ATen.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <future>
+#include <thread>
 
 #include "base/error.h"
 #include "check.h"
@@ -84,11 +90,11 @@ struct Outcome {
   bool freed = false;  // the gathered tensor, once its owner let it go
 };
 
-Outcome gather(Plan plan) {
-  const auto rendezvous = Rendezvous::open();
+Outcome gather(Plan plan, int64_t port, int64_t rank = 0) {
   CommOptions options;
+  options.rank = rank;
   options.size = 2;
-  options.port = rendezvous->port();
+  options.port = port;
   options.timeout = std::chrono::milliseconds(2000);
   MadeUpCommunicator comm(options, plan);
   Outcome outcome;
@@ -112,6 +118,43 @@ Outcome gather(Plan plan) {
   outcome.freed = impl.use_count() == 1;
   return outcome;
 }
+
+Outcome gather(Plan plan) {
+  const auto rendezvous = Rendezvous::open();
+  return gather(std::move(plan), rendezvous->port());
+}
+
+// A rendezvous in a process of its own, as rank 0's is for the others.
+class OtherProcess {
+ public:
+  OtherProcess() {
+    int ends[2];
+    CHECK(::pipe(ends) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const auto rendezvous = Rendezvous::open();
+      const int64_t port = rendezvous->port();
+      if (::write(ends[1], &port, sizeof(port)) == sizeof(port)) ::pause();
+      ::_exit(1);
+    }
+    CHECK(::read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  ~OtherProcess() {
+    tell(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
+
+  int64_t port() const { return port_; }
+  void tell(int signal) const { ::kill(pid_, signal); }
+
+ private:
+  pid_t pid_ = -1;
+  int64_t port_ = 0;
+};
 
 const auto cuda_fault = [] { TORCH_CHECK(false, "CUDA error: an illegal memory access was encountered"); };
 const auto out_of_memory = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); };
@@ -145,6 +188,27 @@ TEST(what_the_transport_reports_is_a_lost_peer) {
           std::string::npos);
     CHECK(outcome.message.find("No sign of rank 1") != std::string::npos);
   }
+}
+
+// Rank 0 is stopped, or the way to it is dead: its connections stay open, and nothing comes through them.
+TEST(a_store_that_has_fallen_silent_is_not_waited_for) {
+  const OtherProcess other;
+  const auto lost = [&] {
+    other.tell(SIGSTOP);
+    lost_peer();
+  };
+  std::promise<void> over;
+  // Who waits for it learns then that rank 0 has left no word.
+  std::thread goes_on([&, until = over.get_future()] {
+    if (until.wait_for(std::chrono::seconds(60)) == std::future_status::timeout) other.tell(SIGCONT);
+  });
+  const auto outcome = gather({lost, true, false, {}}, other.port(), 1);
+  over.set_value();
+  goes_on.join();
+  CHECK(outcome.code == ErrorCode::kComm);
+  CHECK(outcome.message.find("No sign of rank 0") != std::string::npos);
+  CHECK(outcome.message.find("Last finished: rank 1: none; the others: unknown") != std::string::npos);
+  CHECK(outcome.again == outcome.message);
 }
 
 TEST(tensors_of_an_operation_that_is_done_are_let_go) {

@@ -107,6 +107,30 @@ TEST(a_second_start_a_stop_without_one_and_a_path_that_cannot_be_written_are_err
   profiler.drop();
 }
 
+// Two environments of a process, as worker_threads have them, each with an engine thread of its own.
+TEST(of_two_threads_one_records_at_a_time) {
+  const std::string path = file_of("first"), later = file_of("second");
+  Profiler first, second;
+  first.start(kPlain);
+  std::thread([&] {
+    CHECK_THROWS(prepare_profiler(kPlain), "a profile is running already");
+    CHECK_THROWS(second.start(kPlain), "a profile is running already");
+    CHECK_THROWS(second.stop(later), "no profile is running");
+  }).join();
+  at::mm(at::ones({2, 2}), at::ones({2, 2}));
+  first.stop(path);
+  CHECK(has(text_of(path), "aten::mm"));
+  std::thread([&] {
+    prepare_profiler(kPlain);
+    second.start(kPlain);
+    at::relu(at::ones({2}));
+    second.stop(later);
+  }).join();
+  CHECK(has(text_of(later), "aten::relu") && !has(text_of(later), "aten::mm"));
+  std::filesystem::remove(path);
+  std::filesystem::remove(later);
+}
+
 TEST(a_range_that_nobody_records_costs_next_to_nothing) {
   constexpr int64_t kCount = 1'000'000;
   double best = 1e9;

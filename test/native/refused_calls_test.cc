@@ -108,6 +108,11 @@ TEST(columns_of_a_teacher_that_do_not_fit_are_refused) {
   outside[0][1] = int32_t{kVocabulary};
   CHECK_THROWS(update(log_probs, outside), "teacherIds: expected ids in [0, ");
   update(log_probs, ids);
+  const int64_t most = kVocabulary + 1;
+  loss.distillation->top_k = most;
+  CHECK_THROWS(
+      update(at::full({rows, most}, -1.0), at::ones({rows, most}, at::kInt)),
+      "[batch] the distillation compares " + std::to_string(most) + " tokens at each position (topK)");
 }
 
 TEST(mini_batches_that_do_not_fit_are_refused_with_what_came) {

@@ -86,14 +86,15 @@ at::Tensor shown(const ops::LogProbSpec& spec, const at::Tensor& raw) {
   return capped / spec.temperature;
 }
 
-// What the gradients [n, K] by the log-probs of given tokens add at these: to be taken before the logits
-// become gradients, and added after.
-class GivenTerms {
+// What the gradients [n, K] by the log-probs of tokens add at these, of which no two of a row are the same:
+// to be taken before the logits become gradients, and added after. Tokens that may meet take two of them, one
+// behind the other: scatter_add_ adds with atomics, what meets in any order.
+class TokenTerms {
  public:
-  GivenTerms(const ops::LogProbSpec& spec, const at::Tensor& raw, const at::Tensor& ids,
-             const at::Tensor& by_given)
+  TokenTerms(const ops::LogProbSpec& spec, const at::Tensor& raw, const at::Tensor& ids,
+             const at::Tensor& gradients)
       : columns_(ids, spec.first_id(), raw.size(1)) {
-    values_ = by_given.masked_fill(columns_.here.logical_not(), 0) / spec.temperature;
+    values_ = gradients.masked_fill(columns_.here.logical_not(), 0) / spec.temperature;
     if (spec.softcap > 0 && raw.size(1) > 0)
       values_ = values_ * (1 - at::tanh(raw.gather(1, columns_.index) / spec.softcap).square());
   }
@@ -192,7 +193,7 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
   const auto options = hidden.options().dtype(at::kFloat);
   for (int64_t begin = 0; begin < total; begin += head.chunk()) {
     const int64_t count = std::min(head.chunk(), total - begin);
-    const LogitRows logits = head.logits(begin, count);
+    LogitRows logits = head.logits(begin, count);
     const LogitStats stats = stats_at(rows, total, begin);
     if (spec.shard != nullptr) {
       const ShardSums sums(*spec.shard, count, hidden);
@@ -206,23 +207,25 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
     const bool with_given = rows.given.ids.defined();
     if (with_given) ops::write_given_tokens(spec, head.raw(count), begin, rows, shown);
     gradients(begin, begin + count, by_log_prob, by_entropy);
-    std::optional<GivenTerms> terms;
+    std::optional<TokenTerms> of_given, of_target;
+    at::Tensor no_targets;
     if (with_given) {
-      // What all tokens of a row share follows from the sum of its gradients; the pass below adds as much at
-      // the target, which the terms take away again.
-      const at::Tensor by_given = rows.given.gradients.narrow(0, begin, count);
-      const at::Tensor sum = by_given.sum(1);
-      const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
-      terms.emplace(spec, head.raw(count), at::cat({rows.given.ids.narrow(0, begin, count), target}, 1),
-                    at::cat({by_given, -sum.unsqueeze(1)}, 1));
-      by_log_prob.add_(sum);
+      // The pass takes the sum of a row's gradients for what all of its tokens share, and adds nothing at the
+      // target: in bfloat16 most of the sum, taken away again there, would leave its rounding alone.
+      const at::Tensor by_given = rows.given.gradients.narrow(0, begin, count), raw = head.raw(count);
+      of_given.emplace(spec, raw, rows.given.ids.narrow(0, begin, count), by_given);
+      of_target.emplace(spec, raw, targets.narrow(0, begin, count).unsqueeze(1), by_log_prob.unsqueeze(1));
+      by_log_prob.add_(by_given.sum(1));
+      no_targets = at::full({count}, -1, targets.options());
+      logits.targets = no_targets.const_data_ptr<int32_t>();
     }
     logit_gradients(logits,
                     {stats.lse, floats("grad_log_probs", by_log_prob, count, 0), stats.entropy,
                      floats("grad_entropy", by_entropy, count, 0)},
                     head.to_bfloat16());
     const at::Tensor by_logits = head.gradient(count);
-    if (terms) terms->add(by_logits);
+    for (const auto* terms : {&of_given, &of_target})
+      if (*terms) (*terms)->add(by_logits);
     hidden_gradient(spec, by_logits, weight, d_hidden.narrow(0, begin, count));
     if (d_weight.defined()) gemm(by_logits.t(), head.hidden(begin, count), d_weight, /*accumulate=*/true);
   }

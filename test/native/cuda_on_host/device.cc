@@ -24,12 +24,26 @@ void index_put(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   context.setDeterministicAlgorithms(before, warned);
 }
 
+// A GPU's adds with atomics: what meets in one place is added in any order, and may round differently.
+void scatter_add(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Backend::Mirrors mirrors;
+  const auto argument = [&](size_t i) { return (*stack)[stack->size() - 4 + i]; };
+  const at::Tensor self = mirrors.of(argument(0).toTensor()), index = mirrors.of(argument(2).toTensor()),
+                   source = mirrors.of(argument(3).toTensor());
+  const at::Tensor met =
+      at::zeros(self.sizes(), at::kInt).scatter_add_(argument(1).toInt(), index, source.ne(0).to(at::kInt));
+  TORCH_CHECK(met.numel() == 0 || met.max().item<int32_t>() <= 1, "scatter_add_ of ",
+              met.max().item<int32_t>(), " numbers into one place: a GPU adds them in any order");
+  Backend::run(op, stack);
+}
+
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
   Backend::all_operations(library);
 }
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   Backend::own_operations(library);
   library.impl("_index_put_impl_", torch::CppFunction::makeFromBoxedFunction<&index_put>());
+  library.impl("scatter_add_", torch::CppFunction::makeFromBoxedFunction<&scatter_add>());
 }
 
 }  // namespace
