@@ -31,6 +31,8 @@ export interface HostPoolOptions {
   withdraw?: () => void;
   /** How long the hosts may take to come. */
   waitMs: number;
+  /** How long after its start an agent that has ended again is started once more, while its host is waited for; default 5 s. */
+  retryMs?: number;
   /** When the run goes on with fewer hosts; default: never. */
   elastic?: ElasticHosts;
   /** A host that sends nothing for this long is lost. */
@@ -50,6 +52,7 @@ export interface ElasticHosts {
 /** A host that was lost so often is used again only where no other takes its place. */
 const MOST_LOSSES = 2;
 const FAREWELL_MS = 5_000;
+const RETRY_MS = 5_000;
 
 export class HostPool {
   readonly #options: HostPoolOptions;
@@ -60,6 +63,9 @@ export class HostPool {
   /** All that have come, by number of their coming. */
   readonly #all: Host[] = [];
   readonly #agents = new Map<number, StartedAgent>();
+  /** When each of the agents was started last, and in which round of waiting for hosts. */
+  readonly #starts = new Map<number, { round: number; at: number }>();
+  #round = 0;
   readonly #losses = new Map<string, number>();
   #lastLoss = 0;
   /** The hosts that the run works on. */
@@ -84,8 +90,6 @@ export class HostPool {
         open: (peer) => pool.#converse(peer),
       });
       options.announce?.(pool.address);
-      const { starter } = options;
-      for (let index = 0; index < (starter?.names.length ?? 0); index++) pool.#startAgent(index);
       await pool.regroup();
     } catch (error) {
       await pool.close(1);
@@ -119,14 +123,15 @@ export class HostPool {
   }
 
   /**
-   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent started once more, or,
-   * with `elastic`, done without.
+   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent, which is started again as often as it ends
+   * meanwhile, or, with `elastic`, done without.
    * @throws TroupeError COMM when too few have come within the time
    */
   async regroup(): Promise<void> {
     const { hosts, say } = this.#options;
     this.#broken = null;
-    this.#restartLost();
+    this.#round++;
+    let retryMs = this.#startAbsent();
     const began = Date.now();
     while (this.#live().length < hosts) {
       if (this.#broken !== null) throw this.#broken;
@@ -138,12 +143,13 @@ export class HostPool {
         break;
       }
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, left);
+        const timer = setTimeout(resolve, Math.min(left, retryMs));
         this.#changed = () => {
           clearTimeout(timer);
           resolve();
         };
       });
+      if (this.#broken === null) retryMs = this.#startAbsent();
     }
     this.#members = this.#live().slice(0, hosts);
     checkSame(this.#members.map(({ facts }) => facts));
@@ -204,17 +210,25 @@ export class HostPool {
     return { until: end, least: elastic.resumes ? 1 : hosts };
   }
 
-  #restartLost(): void {
-    const { starter } = this.#options;
-    if (starter === null) return;
+  /** Starts the agents of hosts that are not there. @returns milliseconds until that is to be looked at again */
+  #startAbsent(): number {
+    const { starter, retryMs = RETRY_MS } = this.#options;
     const present = new Set(this.#all.filter(({ lost }) => lost === null).map(({ claimed }) => claimed));
-    for (const index of starter.names.keys())
-      if (!this.#agents.has(index) && !present.has(index)) this.#startAgent(index);
+    let next = Number.POSITIVE_INFINITY;
+    for (const index of starter?.names.keys() ?? []) {
+      if (this.#agents.has(index) || present.has(index)) continue;
+      const last = this.#starts.get(index);
+      const left = last?.round === this.#round ? last.at + retryMs - Date.now() : 0;
+      if (left > 0) next = Math.min(next, left);
+      else this.#startAgent(index);
+    }
+    return next;
   }
 
   #startAgent(index: number): void {
     const { starter } = this.#options;
     if (starter === null) return;
+    this.#starts.set(index, { round: this.#round, at: Date.now() });
     const agent = starter.start(index, this.address);
     this.#agents.set(index, agent);
     void agent.exited.then((how) => {
@@ -222,11 +236,12 @@ export class HostPool {
       if (this.#closing !== null) return;
       const host = this.#all.find(({ claimed, lost }) => claimed === index && lost === null);
       if (host !== undefined) this.#lose(host, `its agent is gone: ${how}`);
-      else if (this.#all.every(({ claimed }) => claimed !== index)) {
+      // Once all were there, another try may do.
+      else if (this.#members.length === 0 && this.#all.every(({ claimed }) => claimed !== index)) {
         const name = starter.names[index] as string;
         this.#broken ??= new TroupeError('COMM', `no agent could be started on host ${name}: ${how}`);
-        this.#changed();
       }
+      this.#changed();
     });
   }
 
