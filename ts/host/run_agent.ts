@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { reasonOf } from '../base/text';
 import { ConfigError, TroupeError } from '../errors';
-import { isHostPort } from './addresses';
+import { isHostPort, namedAddress } from './addresses';
 import { type AgentEnd, HostAgent } from './agent';
 
 /** Where the controller is, and what it takes to be let in. */
@@ -34,8 +34,13 @@ const RETRY_MS = 250;
 const SIGNAL_EXIT = 128;
 const SIGNAL_NUMBERS = { SIGTERM: 15, SIGUSR2: 12, SIGINT: 2, SIGHUP: 1 } as const;
 
-/** @returns the exit code */
+/**
+ * @returns the exit code
+ * @throws TroupeError INVALID_ARGUMENT for a network that this host has not; COMM when no controller is found in time, or it does not let this host in
+ */
 export async function runHostAgent(options: AgentProcessOptions): Promise<number> {
+  // Before it is waited for somebody.
+  if (options.network !== null) namedAddress(options.network);
   let agent: HostAgent | null = null;
   let ending: number | null = null;
   const onSignal = (signal: NodeJS.Signals): void => {

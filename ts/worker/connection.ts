@@ -9,7 +9,7 @@ export interface ConnectionOptions<In, Out> {
   token: string;
   /** Who dials, for the other end's eyes. */
   identity: string;
-  /** The first message, sent once both ends have shown that they have the token. `from`: address that reaches the controller. */
+  /** The first message, sent once both ends have shown that they have the token. `from`: address that reaches the controller. What it throws ends the connection. */
   hello(from: string): Out;
   receive(message: In): void;
   /** Something came, perhaps only a part of a message. */
@@ -71,7 +71,11 @@ export class Connection<In extends { type: string }, Out> {
     socket.setTimeout(HANDSHAKE_MS, () => socket.destroy(new Error('no answer')));
     socket.on('secureConnect', () => {
       socket.setTimeout(0);
-      this.#writer.send(hello(plainAddress(socket.localAddress as string)));
+      try {
+        this.#writer.send(hello(plainAddress(socket.localAddress as string)));
+      } catch (error) {
+        socket.destroy(error as Error);
+      }
     });
     socket.on('error', (error: NodeJS.ErrnoException) => {
       this.#ending ||= error.code?.startsWith('ERR_SSL')

@@ -48,3 +48,12 @@ test.each(['10.0.0.1:99999', 'host', 'http://host:1', 'host:0'])(
     );
   },
 );
+
+test('an agent that is to use a network which this host has not says so at once', async () => {
+  const file = join(mkdtempSync(join(tmpdir(), 'rendezvous-')), 'of a controller that is yet to come');
+  const agent = { source: { file }, network: 'nosuch0', index: null, waitMs: 600_000, say: () => undefined };
+  await expect(runHostAgent(agent)).rejects.toMatchObject({
+    code: 'INVALID_ARGUMENT',
+    message: expect.stringMatching(/^network nosuch0: expected an interface, a subnet .* which has lo /),
+  });
+});
