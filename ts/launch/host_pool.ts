@@ -125,7 +125,7 @@ export class HostPool {
   /**
    * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent, which is started again as often as it ends
    * meanwhile, or, with `elastic`, done without.
-   * @throws TroupeError COMM when too few have come within the time
+   * @throws TroupeError COMM when too few have come within the time; CLOSED when the pool is closed meanwhile
    */
   async regroup(): Promise<void> {
     const { hosts, say } = this.#options;
@@ -135,6 +135,8 @@ export class HostPool {
     const began = Date.now();
     while (this.#live().length < hosts) {
       if (this.#broken !== null) throw this.#broken;
+      if (this.#closing !== null)
+        throw new TroupeError('CLOSED', 'the run has ended: no host is waited for any more');
       const { until, least } = this.#patience(began);
       const left = until - Date.now();
       if (left <= 0) {
@@ -149,7 +151,7 @@ export class HostPool {
           resolve();
         };
       });
-      if (this.#broken === null) retryMs = this.#startAbsent();
+      if (this.#broken === null && this.#closing === null) retryMs = this.#startAbsent();
     }
     this.#members = this.#live().slice(0, hosts);
     checkSame(this.#members.map(({ facts }) => facts));
@@ -315,6 +317,7 @@ export class HostPool {
 
   async #close(exitCode: number): Promise<void> {
     this.#options.withdraw?.();
+    this.#changed();
     for (const host of this.#all) host.send({ type: 'shutdown', exitCode });
     const gone = Promise.all([...this.#agents.values()].map((agent) => agent.exited));
     let timer: NodeJS.Timeout | undefined;

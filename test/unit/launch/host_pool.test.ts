@@ -297,6 +297,14 @@ test('an agent that cannot be started on a host which was there is tried again a
   await endAll(pool, started);
 });
 
+test('nobody waits for a host of a pool that is closed', async () => {
+  const { pool } = await gather({ waitMs: 600_000 });
+  pool.members[1]?.lose('the power went');
+  const regrouped = expect(pool.regroup()).rejects.toMatchObject({ code: 'CLOSED' });
+  await pool.close(0);
+  await regrouped;
+});
+
 test('a spare that cannot be started keeps no other host from coming back', async () => {
   const { starter, started } = endableStarter(['n0', 'n1', 'n2']);
   let spareEnds: (how: string) => void = () => {};
