@@ -19,8 +19,6 @@ export interface HostPoolOptions {
   spares?: number;
   /** Where the controller listens, for agents and workers. */
   place: ListenPlace;
-  /** Other names of that address for agents to try after it. */
-  alsoAs?: readonly string[];
   /** Default: a new one. */
   token?: string;
   /** Starts the agents; null: they come by themselves. */
@@ -117,9 +115,7 @@ export class HostPool {
 
   /** What an agent needs to dial in. */
   get address(): ControllerAddress {
-    const { port } = this.#server;
-    const others = (this.#options.alsoAs ?? []).map((name) => `${name}:${port}`);
-    return { controllers: [this.#server.address, ...others], token: this.#token };
+    return { controllers: [this.#server.address], token: this.#token };
   }
 
   /**

@@ -2,18 +2,30 @@ import fs, { mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { runHostAgent } from '../../../ts/host/run_agent';
-import { removeRendezvous, writeRendezvous } from '../../../ts/launch/rendezvous_file';
+import { writeRendezvous } from '../../../ts/launch/rendezvous_file';
 
 const address = { controllers: ['10.0.0.1:2000'], token: 'abcd' };
 
 test('its owner alone can read it, and it goes', () => {
   const directory = mkdtempSync(join(tmpdir(), 'rendezvous-'));
   const file = join(directory, 'deep', '.rendezvous.json');
-  writeRendezvous(file, address);
+  const withdraw = writeRendezvous(file, address);
   expect(JSON.parse(readFileSync(file, 'utf8'))).toEqual(address);
   expect(statSync(file).mode & 0o777).toBe(0o600);
-  removeRendezvous(file);
+  withdraw();
   expect(readdirSync(join(directory, 'deep'))).toEqual([]);
+  withdraw();
+});
+
+test('a controller that ends late leaves the file of the one that has taken its place', () => {
+  const file = join(mkdtempSync(join(tmpdir(), 'rendezvous-')), 'r.json');
+  const late = writeRendezvous(file, address);
+  const next = { ...address, token: 'ef01' };
+  const withdraw = writeRendezvous(file, next);
+  late();
+  expect(JSON.parse(readFileSync(file, 'utf8'))).toEqual(next);
+  withdraw();
+  expect(readdirSync(join(file, '..'))).toEqual([]);
 });
 
 test('a parent that refuses children is an error, and no endless wait', () => {
