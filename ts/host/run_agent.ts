@@ -56,10 +56,10 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
   process.title = 'troupe-host-agent';
   const { orphanMs = 0 } = options;
   let patienceMs = options.waitMs;
-  let deadline = Date.now() + patienceMs;
+  let deadline = performance.now() + patienceMs;
   const fixed = 'file' in options.source ? null : await readAddress(options.source);
   for (let last = 'nothing was tried'; ; await sleep(RETRY_MS)) {
-    if (Date.now() > deadline) {
+    if (performance.now() > deadline) {
       throw new TroupeError('COMM', `no controller was found within ${patienceMs / 1000} s: ${last}`);
     }
     let address: ControllerAddress;
@@ -83,7 +83,7 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
         options.say(`waiting ${orphanMs / 1000} s for another controller`);
         agent = null;
         patienceMs = orphanMs;
-        deadline = Date.now() + patienceMs;
+        deadline = performance.now() + patienceMs;
       }
     }
   }

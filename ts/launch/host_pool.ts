@@ -128,13 +128,13 @@ export class HostPool {
     this.#broken = null;
     this.#round++;
     let retryMs = this.#startAbsent();
-    const began = Date.now();
+    const began = performance.now();
     while (this.#live().length < hosts) {
       if (this.#broken !== null) throw this.#broken;
       if (this.#closing !== null)
         throw new TroupeError('CLOSED', 'the run has ended: no host is waited for any more');
       const { until, least } = this.#patience(began);
-      const left = until - Date.now();
+      const left = until - performance.now();
       if (left <= 0) {
         if (this.#live().length < least) throw this.#missing();
         say(`going on with ${this.#live().length} of ${hosts} hosts`);
@@ -216,7 +216,7 @@ export class HostPool {
     for (const index of starter?.names.keys() ?? []) {
       if (this.#agents.has(index) || present.has(index)) continue;
       const last = this.#starts.get(index);
-      const left = last?.round === this.#round ? last.at + retryMs - Date.now() : 0;
+      const left = last?.round === this.#round ? last.at + retryMs - performance.now() : 0;
       if (left > 0) next = Math.min(next, left);
       else this.#startAgent(index);
     }
@@ -226,7 +226,7 @@ export class HostPool {
   #startAgent(index: number): void {
     const { starter } = this.#options;
     if (starter === null) return;
-    this.#starts.set(index, { round: this.#round, at: Date.now() });
+    this.#starts.set(index, { round: this.#round, at: performance.now() });
     const agent = starter.start(index, this.address);
     this.#agents.set(index, agent);
     void agent.exited.then((how) => {
@@ -304,7 +304,7 @@ export class HostPool {
     if (host.lost !== null || this.#closing !== null) return;
     this.#monitor.unwatch(this.#all.indexOf(host));
     this.#losses.set(identity(host), (this.#losses.get(identity(host)) ?? 0) + 1);
-    this.#lastLoss = Date.now();
+    this.#lastLoss = performance.now();
     host.lose(reason);
     this.#relay.lost(host);
     this.#options.say(`host ${host.name} is lost: ${reason}`);

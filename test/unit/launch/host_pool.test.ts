@@ -193,6 +193,16 @@ test('hosts that do not come are told of', async () => {
   );
 });
 
+test('a clock that is set moves no end of a wait', async () => {
+  const clock = jest.spyOn(Date, 'now').mockReturnValue(0);
+  await expect(gatherFakeHosts({ hosts: 3, waitMs: 1_000 }, 1)).rejects.toThrow(/within 1 s 1 came/);
+  let hours = 0;
+  clock.mockImplementation(() => 3_600_000 * hours++);
+  const hosts = await gather();
+  expect(hosts.pool.members).toHaveLength(2);
+  clock.mockRestore();
+});
+
 test('an agent that ends before it has come is told of with what it wrote', async () => {
   const starter = commandStarter(
     ['n1', 'n2'],

@@ -69,3 +69,11 @@ test('an agent that is to use a network which this host has not says so at once'
     message: expect.stringMatching(/^network nosuch0: expected an interface, a subnet .* which has lo /),
   });
 });
+
+test('an agent looks for its controller as long as it is to, whatever becomes of the clock', async () => {
+  const clock = jest.spyOn(Date, 'now').mockReturnValue(0);
+  const file = join(mkdtempSync(join(tmpdir(), 'rendezvous-')), 'r.json');
+  const agent = { source: { file }, network: null, index: null, waitMs: 300, say: () => undefined };
+  await expect(runHostAgent(agent)).rejects.toThrow(/no controller was found within 0.3 s: ENOENT/);
+  clock.mockRestore();
+});
