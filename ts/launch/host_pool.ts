@@ -61,8 +61,8 @@ export class HostPool {
   /** All that have come, by number of their coming. */
   readonly #all: Host[] = [];
   readonly #agents = new Map<number, StartedAgent>();
-  /** When each of the agents was started last, and in which round of waiting for hosts. */
-  readonly #starts = new Map<number, { round: number; at: number }>();
+  /** When each of the agents was started last, in which round of waiting for hosts, and how it has ended. */
+  readonly #starts = new Map<number, { round: number; at: number; ended: string | null }>();
   #round = 0;
   readonly #losses = new Map<string, number>();
   #lastLoss = 0;
@@ -226,11 +226,13 @@ export class HostPool {
   #startAgent(index: number): void {
     const { starter } = this.#options;
     if (starter === null) return;
-    this.#starts.set(index, { round: this.#round, at: performance.now() });
+    const start = { round: this.#round, at: performance.now(), ended: null as string | null };
+    this.#starts.set(index, start);
     const agent = starter.start(index, this.address);
     this.#agents.set(index, agent);
     void agent.exited.then((how) => {
       this.#agents.delete(index);
+      start.ended = how.split('\n', 1)[0] as string;
       if (this.#closing !== null) return;
       const host = this.#all.find(({ claimed, lost }) => claimed === index && lost === null);
       if (host !== undefined) this.#lose(host, `its agent is gone: ${how}`);
@@ -247,7 +249,11 @@ export class HostPool {
     const { hosts, starter, waitMs } = this.#options;
     const here = this.#live().map(({ name }) => name);
     const claimed = new Set(this.#live().map((host) => host.claimed));
-    const absent = starter?.names.filter((_, index) => !claimed.has(index)) ?? [];
+    const absent = (starter?.names ?? []).flatMap((name, index) => {
+      if (claimed.has(index)) return [];
+      const ended = this.#starts.get(index)?.ended;
+      return ended == null ? name : `${name} (${ended})`;
+    });
     return new TroupeError(
       'COMM',
       `expected ${hosts} hosts at ${this.#server.address}, but within ${waitMs / 1000} s ${here.length} came` +

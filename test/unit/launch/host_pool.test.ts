@@ -307,6 +307,23 @@ test('an agent that cannot be started on a host which was there is tried again a
   await endAll(pool, started);
 });
 
+test('of a host that did not come back it is told how its agent has ended', async () => {
+  const { starter, started } = endableStarter(['n0', 'n1']);
+  const exited = Promise.resolve('ssh ended with exit code 255\n  No route to host');
+  const once = {
+    ...starter,
+    start: (...args: Parameters<HostStarter['start']>) =>
+      started.length < 2 ? starter.start(...args) : { exited, kill: () => {} },
+  };
+  const { pool } = await gather({ starter: once, announce: () => {}, waitMs: 2_000 });
+  pool.members[1]?.lose('the power went');
+  started[1]?.end('ssh ended with exit code 1');
+  await expect(pool.regroup()).rejects.toThrow(
+    /within 2 s 1 came \(\S+\); missing: n1 \(ssh ended with exit code 255\)$/,
+  );
+  await endAll(pool, started);
+});
+
 test('nobody waits for a host of a pool that is closed', async () => {
   const { pool } = await gather({ waitMs: 600_000 });
   pool.members[1]?.lose('the power went');
