@@ -16,6 +16,8 @@ export interface ConnectionOptions<In, Out> {
   active(): void;
   /** The last call. */
   closed(reason: string): void;
+  /** How long the other end may take with each part of the handshake, and with its first answer; milliseconds, default 10 s. */
+  answerMs?: number;
 }
 
 export class Connection<In extends { type: string }, Out> {
@@ -57,7 +59,7 @@ export class Connection<In extends { type: string }, Out> {
   }
 
   #dial(): TLSSocket {
-    const { controller, token, identity, hello, active, closed } = this.#options;
+    const { controller, token, identity, hello, active, closed, answerMs = HANDSHAKE_MS } = this.#options;
     const { hostname, port } = new URL(`tls://${controller}`);
     const socket = connect({
       ...tlsOptions,
@@ -68,9 +70,8 @@ export class Connection<In extends { type: string }, Out> {
       checkServerIdentity: () => undefined,
     });
     socket.setNoDelay(true);
-    socket.setTimeout(HANDSHAKE_MS, () => socket.destroy(new Error('no answer')));
+    socket.setTimeout(answerMs, () => socket.destroy(new Error('no answer')));
     socket.on('secureConnect', () => {
-      socket.setTimeout(0);
       try {
         this.#writer.send(hello(plainAddress(socket.localAddress as string)));
       } catch (error) {
@@ -83,6 +84,8 @@ export class Connection<In extends { type: string }, Out> {
         : error.message;
     });
     socket.on('close', () => closed(this.#ending || 'it closed the connection'));
+    // From then on its silence is its user's matter.
+    socket.once('data', () => socket.setTimeout(0));
     socket.on('data', (bytes: Buffer) => {
       active();
       for (const message of this.#read(bytes)) this.#receive(message);

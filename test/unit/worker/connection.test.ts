@@ -124,3 +124,16 @@ test('a greeting that cannot be made ends the connection, and says why', async (
   });
   expect([reason, got.inside]).toEqual(['the network is gone', []]);
 });
+
+test('one that takes the connection and says nothing is not waited for without end', async () => {
+  const quiet = createServer({ dhparam: 'auto', ...withKey(TOKEN) }, (socket) =>
+    socket.on('error', () => {}),
+  );
+  const controller = await listen(quiet);
+  const reason = await new Promise((closed) => {
+    const unused = { receive: () => {}, active: () => {}, answerMs: 300 };
+    const hello = () => ({ type: 'hello' });
+    new Connection({ controller, token: TOKEN, identity: 'host', hello, closed, ...unused });
+  });
+  expect(reason).toBe('no answer');
+});
