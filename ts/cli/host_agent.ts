@@ -49,10 +49,12 @@ export function hostAgentTask(a: Arguments): () => Promise<number> {
   const source = sourceOf(a);
   const { network = null, wait, orphanWait } = a;
   // An indexed job of Kubernetes numbers its pods.
-  const given = process.env['JOB_COMPLETION_INDEX'];
-  const index = a.index ?? (given === undefined ? null : Number(given));
-  if (index !== null && !(Number.isInteger(index) && index >= 0))
-    throw new UsageError(`host-agent: --index: expected an integer >= 0, got ${index}`);
+  const given = process.env['JOB_COMPLETION_INDEX'] || null;
+  const index = a.index ?? (given === null ? null : Number(given));
+  if (index !== null && !(Number.isInteger(index) && index >= 0)) {
+    const [name, value] = a.index === undefined ? ['JOB_COMPLETION_INDEX', given] : ['--index', index];
+    throw new UsageError(`host-agent: ${name}: expected an integer >= 0, got ${value}`);
+  }
   if (!(wait > 0 && wait <= 2_147_483))
     throw new UsageError(`host-agent: --wait: expected seconds, got ${wait}`);
   if (!(orphanWait >= 0 && orphanWait <= 2_147_483))

@@ -118,7 +118,21 @@ function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
       return make(own, { ...told, ...(pool === null ? {} : { launcher: pool.launcher() }) });
     },
     regroup: async () => pool?.regroup(),
+    savedStep: (saved) => (saved || mode === 'auto' ? newestStep(config) : 0),
   });
+}
+
+/** That a start with `resume_mode` auto would go on from, as far as that can be told without a look at the files; 0: the beginning. */
+function newestStep(config: ResolvedConfig | ResolvedSftConfig): number {
+  const held = leftInMemory(config);
+  try {
+    return Math.max(
+      new CheckpointStore(config.trainer.default_local_dir).newestStep,
+      held.left ? held.step : 0,
+    );
+  } catch {
+    return 0; // The next start says what is wrong with them.
+  }
 }
 
 /** What makes a start of any mode go on from the newest checkpoint in the run directory. */

@@ -33,7 +33,9 @@ export const interfaceOf = (address: string): string | null =>
  */
 export function namedAddress(network: string, addresses: readonly NamedAddress[] = allAddresses()): string {
   const within = matcher(network);
-  const found = addresses.find((one) => one.interface === network || within?.(one.address) === true);
+  const fitting = addresses.filter((one) => one.interface === network || within?.(one.address) === true);
+  // A wide subnet has that of this machine alone, too.
+  const found = fitting.find(({ internal }) => !internal) ?? fitting[0];
   if (found !== undefined) return found.address;
   const there = addresses.map((one) => `${one.interface} ${one.address}`).join(', ');
   throw new TroupeError(
@@ -48,6 +50,7 @@ function matcher(network: string): ((address: string) => boolean) | null {
   const family = isIP(base) === 6 ? 'ipv6' : 'ipv4';
   if (isIP(base) === 0) return null;
   if (bits === undefined) return (address) => address === base;
+  if (!/^\d+$/.test(bits)) return null;
   const list = new BlockList();
   try {
     list.addSubnet(base, Number(bits), family);

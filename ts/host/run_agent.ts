@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { reasonOf } from '../base/text';
 import { ConfigError, TroupeError } from '../errors';
-import { isHostPort } from './addresses';
+import { isHostPort, namedAddress } from './addresses';
 import { type AgentEnd, HostAgent } from './agent';
 
 /** Where the controller is, and what it takes to be let in. */
@@ -34,8 +34,13 @@ const RETRY_MS = 250;
 const SIGNAL_EXIT = 128;
 const SIGNAL_NUMBERS = { SIGTERM: 15, SIGUSR2: 12, SIGINT: 2, SIGHUP: 1 } as const;
 
-/** @returns the exit code */
+/**
+ * @returns the exit code
+ * @throws TroupeError INVALID_ARGUMENT for a network that this host has not; COMM when no controller is found in time, or it does not let this host in
+ */
 export async function runHostAgent(options: AgentProcessOptions): Promise<number> {
+  // Before it is waited for somebody.
+  if (options.network !== null) namedAddress(options.network);
   let agent: HostAgent | null = null;
   let ending: number | null = null;
   const onSignal = (signal: NodeJS.Signals): void => {
@@ -51,10 +56,10 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
   process.title = 'troupe-host-agent';
   const { orphanMs = 0 } = options;
   let patienceMs = options.waitMs;
-  let deadline = Date.now() + patienceMs;
+  let deadline = performance.now() + patienceMs;
   const fixed = 'file' in options.source ? null : await readAddress(options.source);
   for (let last = 'nothing was tried'; ; await sleep(RETRY_MS)) {
-    if (Date.now() > deadline) {
+    if (performance.now() > deadline) {
       throw new TroupeError('COMM', `no controller was found within ${patienceMs / 1000} s: ${last}`);
     }
     let address: ControllerAddress;
@@ -78,7 +83,7 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
         options.say(`waiting ${orphanMs / 1000} s for another controller`);
         agent = null;
         patienceMs = orphanMs;
-        deadline = Date.now() + patienceMs;
+        deadline = performance.now() + patienceMs;
       }
     }
   }

@@ -19,8 +19,6 @@ export interface HostPoolOptions {
   spares?: number;
   /** Where the controller listens, for agents and workers. */
   place: ListenPlace;
-  /** Other names of that address for agents to try after it. */
-  alsoAs?: readonly string[];
   /** Default: a new one. */
   token?: string;
   /** Starts the agents; null: they come by themselves. */
@@ -31,6 +29,8 @@ export interface HostPoolOptions {
   withdraw?: () => void;
   /** How long the hosts may take to come. */
   waitMs: number;
+  /** How long after its start an agent that has ended again is started once more, while its host is waited for; default 5 s. */
+  retryMs?: number;
   /** When the run goes on with fewer hosts; default: never. */
   elastic?: ElasticHosts;
   /** A host that sends nothing for this long is lost. */
@@ -50,6 +50,7 @@ export interface ElasticHosts {
 /** A host that was lost so often is used again only where no other takes its place. */
 const MOST_LOSSES = 2;
 const FAREWELL_MS = 5_000;
+const RETRY_MS = 5_000;
 
 export class HostPool {
   readonly #options: HostPoolOptions;
@@ -60,6 +61,9 @@ export class HostPool {
   /** All that have come, by number of their coming. */
   readonly #all: Host[] = [];
   readonly #agents = new Map<number, StartedAgent>();
+  /** When each of the agents was started last, in which round of waiting for hosts, and how it has ended. */
+  readonly #starts = new Map<number, { round: number; at: number; ended: string | null }>();
+  #round = 0;
   readonly #losses = new Map<string, number>();
   #lastLoss = 0;
   /** The hosts that the run works on. */
@@ -84,8 +88,6 @@ export class HostPool {
         open: (peer) => pool.#converse(peer),
       });
       options.announce?.(pool.address);
-      const { starter } = options;
-      for (let index = 0; index < (starter?.names.length ?? 0); index++) pool.#startAgent(index);
       await pool.regroup();
     } catch (error) {
       await pool.close(1);
@@ -113,37 +115,39 @@ export class HostPool {
 
   /** What an agent needs to dial in. */
   get address(): ControllerAddress {
-    const { port } = this.#server;
-    const others = (this.#options.alsoAs ?? []).map((name) => `${name}:${port}`);
-    return { controllers: [this.#server.address, ...others], token: this.#token };
+    return { controllers: [this.#server.address], token: this.#token };
   }
 
   /**
-   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent started once more, or,
-   * with `elastic`, done without.
-   * @throws TroupeError COMM when too few have come within the time
+   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent, which is started again as often as it ends
+   * meanwhile, or, with `elastic`, done without.
+   * @throws TroupeError COMM when too few have come within the time; CLOSED when the pool is closed meanwhile
    */
   async regroup(): Promise<void> {
     const { hosts, say } = this.#options;
     this.#broken = null;
-    this.#restartLost();
-    const began = Date.now();
+    this.#round++;
+    let retryMs = this.#startAbsent();
+    const began = performance.now();
     while (this.#live().length < hosts) {
       if (this.#broken !== null) throw this.#broken;
+      if (this.#closing !== null)
+        throw new TroupeError('CLOSED', 'the run has ended: no host is waited for any more');
       const { until, least } = this.#patience(began);
-      const left = until - Date.now();
+      const left = until - performance.now();
       if (left <= 0) {
         if (this.#live().length < least) throw this.#missing();
         say(`going on with ${this.#live().length} of ${hosts} hosts`);
         break;
       }
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, left);
+        const timer = setTimeout(resolve, Math.min(left, retryMs));
         this.#changed = () => {
           clearTimeout(timer);
           resolve();
         };
       });
+      if (this.#broken === null && this.#closing === null) retryMs = this.#startAbsent();
     }
     this.#members = this.#live().slice(0, hosts);
     checkSame(this.#members.map(({ facts }) => facts));
@@ -204,29 +208,40 @@ export class HostPool {
     return { until: end, least: elastic.resumes ? 1 : hosts };
   }
 
-  #restartLost(): void {
-    const { starter } = this.#options;
-    if (starter === null) return;
+  /** Starts the agents of hosts that are not there. @returns milliseconds until that is to be looked at again */
+  #startAbsent(): number {
+    const { starter, retryMs = RETRY_MS } = this.#options;
     const present = new Set(this.#all.filter(({ lost }) => lost === null).map(({ claimed }) => claimed));
-    for (const index of starter.names.keys())
-      if (!this.#agents.has(index) && !present.has(index)) this.#startAgent(index);
+    let next = Number.POSITIVE_INFINITY;
+    for (const index of starter?.names.keys() ?? []) {
+      if (this.#agents.has(index) || present.has(index)) continue;
+      const last = this.#starts.get(index);
+      const left = last?.round === this.#round ? last.at + retryMs - performance.now() : 0;
+      if (left > 0) next = Math.min(next, left);
+      else this.#startAgent(index);
+    }
+    return next;
   }
 
   #startAgent(index: number): void {
     const { starter } = this.#options;
     if (starter === null) return;
+    const start = { round: this.#round, at: performance.now(), ended: null as string | null };
+    this.#starts.set(index, start);
     const agent = starter.start(index, this.address);
     this.#agents.set(index, agent);
     void agent.exited.then((how) => {
       this.#agents.delete(index);
+      start.ended = how.split('\n', 1)[0] as string;
       if (this.#closing !== null) return;
       const host = this.#all.find(({ claimed, lost }) => claimed === index && lost === null);
       if (host !== undefined) this.#lose(host, `its agent is gone: ${how}`);
-      else if (this.#all.every(({ claimed }) => claimed !== index)) {
+      // Once all were there, another try may do.
+      else if (this.#members.length === 0 && this.#all.every(({ claimed }) => claimed !== index)) {
         const name = starter.names[index] as string;
         this.#broken ??= new TroupeError('COMM', `no agent could be started on host ${name}: ${how}`);
-        this.#changed();
       }
+      this.#changed();
     });
   }
 
@@ -234,7 +249,11 @@ export class HostPool {
     const { hosts, starter, waitMs } = this.#options;
     const here = this.#live().map(({ name }) => name);
     const claimed = new Set(this.#live().map((host) => host.claimed));
-    const absent = starter?.names.filter((_, index) => !claimed.has(index)) ?? [];
+    const absent = (starter?.names ?? []).flatMap((name, index) => {
+      if (claimed.has(index)) return [];
+      const ended = this.#starts.get(index)?.ended;
+      return ended == null ? name : `${name} (${ended})`;
+    });
     return new TroupeError(
       'COMM',
       `expected ${hosts} hosts at ${this.#server.address}, but within ${waitMs / 1000} s ${here.length} came` +
@@ -291,7 +310,7 @@ export class HostPool {
     if (host.lost !== null || this.#closing !== null) return;
     this.#monitor.unwatch(this.#all.indexOf(host));
     this.#losses.set(identity(host), (this.#losses.get(identity(host)) ?? 0) + 1);
-    this.#lastLoss = Date.now();
+    this.#lastLoss = performance.now();
     host.lose(reason);
     this.#relay.lost(host);
     this.#options.say(`host ${host.name} is lost: ${reason}`);
@@ -300,6 +319,7 @@ export class HostPool {
 
   async #close(exitCode: number): Promise<void> {
     this.#options.withdraw?.();
+    this.#changed();
     for (const host of this.#all) host.send({ type: 'shutdown', exitCode });
     const gone = Promise.all([...this.#agents.values()].map((agent) => agent.exited));
     let timer: NodeJS.Timeout | undefined;

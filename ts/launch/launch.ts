@@ -11,7 +11,7 @@ import { agentCommand } from './agent_command';
 import { HostPool, type HostPoolOptions } from './host_pool';
 import { checkPlace, type ProcessPlace, readProcessPlace } from './process_place';
 import { rayStarter } from './ray';
-import { readToken, removeRendezvous, writeRendezvous } from './rendezvous_file';
+import { readToken, writeRendezvous } from './rendezvous_file';
 import { inAllocation, slurmStarter } from './slurm';
 import { sshStarter } from './ssh';
 import { commandStarter, type HostStarter } from './starter';
@@ -97,6 +97,7 @@ export async function gatherHosts(
   const { nnodes, n_gpus_per_node: perHost, launcher, worker_timeouts: timeouts } = config.trainer;
   const file = rendezvousFile(config);
   const byFile = type === 'env' || type === 'external';
+  let withdraw = (): void => undefined;
   say(`waiting for ${counted(nnodes, 'host')} (${type})`);
   const pool = await HostPool.gather({
     hosts: nnodes,
@@ -108,12 +109,10 @@ export async function gatherHosts(
     ...(launcher.token_file === null ? {} : { token: readToken(launcher.token_file) }),
     starter: starterOf(config, type, say),
     announce: (address) => {
-      if (byFile) writeRendezvous(file, address);
+      if (byFile) withdraw = writeRendezvous(file, address);
       if (type === 'external') say(`agents reach this controller at ${address.controllers.join(', ')}`);
     },
-    withdraw: () => {
-      if (byFile) removeRendezvous(file);
-    },
+    withdraw: () => withdraw(),
     waitMs: 1000 * launcher.wait,
     ...(elastic === undefined ? {} : { elastic: { waitMs: ELASTIC_WAIT_MS, ...elastic } }),
     deadTimeoutMs: 1000 * timeouts.silence,

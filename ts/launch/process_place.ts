@@ -27,10 +27,24 @@ interface Source {
   host?: string;
   /** Variables that must be there as well for it to be this source. */
   with?: readonly string[];
+  /** It may have been started by these, which number what they have started themselves: its daemons, say. */
+  inside?: readonly string[];
 }
 
+/** The same processes may be numbered by several sources. */
+interface Numbers extends Omit<ProcessPlace, 'localRank' | 'localSize'> {
+  /** null: the source does not say. */
+  localRank: number | null;
+  localSize: number | null;
+  inside: readonly string[];
+}
+
+const SLURM = 'Slurm';
+/** Slurm's own steps, a batch script and the shell of salloc, have the highest numbers of 32 bits: they are no processes of a run. */
+const FIRST_OWN_STEP = 0xffff_fff0;
+
 const SOURCES: readonly Source[] = [
-  // Innermost first: torchrun may run inside a step of Slurm, and then counts anew.
+  // Innermost first.
   {
     name: 'torchrun',
     rank: 'RANK',
@@ -39,6 +53,7 @@ const SOURCES: readonly Source[] = [
     localSize: 'LOCAL_WORLD_SIZE',
     host: 'GROUP_RANK',
     with: ['GROUP_RANK'],
+    inside: ['RANK', 'Open MPI', 'PMI', SLURM, 'PET', 'Kubernetes'],
   },
   { name: 'RANK', rank: 'RANK', size: 'WORLD_SIZE', localRank: 'LOCAL_RANK', localSize: 'LOCAL_WORLD_SIZE' },
   {
@@ -47,6 +62,7 @@ const SOURCES: readonly Source[] = [
     size: 'OMPI_COMM_WORLD_SIZE',
     localRank: 'OMPI_COMM_WORLD_LOCAL_RANK',
     localSize: 'OMPI_COMM_WORLD_LOCAL_SIZE',
+    inside: [SLURM],
   },
   {
     name: 'PMI',
@@ -54,9 +70,10 @@ const SOURCES: readonly Source[] = [
     size: 'PMI_SIZE',
     localRank: 'MPI_LOCALRANKID',
     localSize: 'MPI_LOCALNRANKS',
+    inside: [SLURM],
   },
   {
-    name: 'Slurm',
+    name: SLURM,
     rank: 'SLURM_PROCID',
     size: 'SLURM_STEP_NUM_TASKS',
     localRank: 'SLURM_LOCALID',
@@ -68,19 +85,27 @@ const SOURCES: readonly Source[] = [
 ];
 
 /**
- * Where the environment places this process; null: nothing in it does.
+ * Where the environment places this process; null: nothing in it does. What the innermost source does not say of this host is that of another
+ * one that numbers the same processes.
  * @throws TroupeError INVALID_ARGUMENT for numbers that are none, or that contradict each other
  */
 export function readProcessPlace(env: Environment): ProcessPlace | null {
-  const places = SOURCES.filter(
+  if (Number(env['SLURM_STEP_ID']) >= FIRST_OWN_STEP) return readProcessPlace(outsideOfStep(env));
+  const all = SOURCES.filter(
     (source) => env[source.rank] && (source.with ?? []).every((name) => env[name]),
   ).map((source) => readSource(source, env));
-  const [first] = places;
+  const [first] = all;
   if (first === undefined) return null;
-  // A torchrun is started by others, which number its agents; the rest number the same processes.
-  if (first.source !== 'torchrun')
-    for (const other of places) if (contradicts(first, other)) throw contradiction(first, other);
-  return first;
+  const other = all.find((one) => contradicts(first, one) && !first.inside.includes(one.source));
+  if (other !== undefined) throw contradiction(first, other);
+  return placeOf(all.filter((one) => !contradicts(first, one)));
+}
+
+/** Without what one of Slurm's own steps says of itself. Where PMI is the default of its cluster, it has such numbers, too. */
+function outsideOfStep({ SLURM_STEP_ID: _, ...env }: Environment): Environment {
+  const { PMI_RANK, SLURM_PROCID } = env;
+  const isOwn = PMI_RANK === SLURM_PROCID && env['PMI_SIZE'] === env['SLURM_STEP_NUM_TASKS'];
+  return isOwn ? { ...env, PMI_RANK: undefined } : env;
 }
 
 /**
@@ -102,38 +127,57 @@ export function checkPlace(place: ProcessPlace, hosts: number, perHost: number):
   if (place.host !== null && place.host >= hosts) refuse(`this one on host ${place.host}`);
 }
 
-function readSource(source: Source, env: Environment): ProcessPlace {
+function readSource(source: Source, env: Environment): Numbers {
   const number = (name: string | undefined): number | null => {
     const text = name === undefined ? undefined : env[name];
     if (name === undefined || text === undefined || text === '') return null;
     if (/^\d{1,9}$/.test(text)) return Number(text);
     throw new TroupeError('INVALID_ARGUMENT', `${name}: expected an integer >= 0, got '${text}'`);
   };
-  const rank = number(source.rank) as number;
-  const size = number(source.size);
-  const localRank = number(source.localRank) ?? 0;
-  const localSize = number(source.localSize) ?? slurmTasks(source, env) ?? 1;
-  const host = number(source.host);
+  return {
+    source: source.name,
+    rank: number(source.rank) as number,
+    size: number(source.size),
+    localRank: number(source.localRank),
+    localSize: number(source.localSize) ?? slurmTasks(source, env),
+    host: number(source.host),
+    inside: source.inside ?? [],
+  };
+}
+
+/** Of sources that number the same processes, the innermost first. */
+function placeOf(sources: readonly Numbers[]): ProcessPlace {
+  const { source, rank } = sources[0] as Numbers;
+  const said = (key: 'size' | 'localRank' | 'localSize' | 'host'): number | null =>
+    sources.find((one) => one[key] !== null)?.[key] ?? null;
+  const size = said('size');
+  const localRank = said('localRank') ?? 0;
+  const localSize = said('localSize') ?? 1;
   const fits = (size === null || rank < size) && localRank < localSize && localRank <= rank;
-  if (fits) return { source: source.name, rank, size, localRank, localSize, host };
+  if (fits) return { source, rank, size, localRank, localSize, host: said('host') };
+  if (said('localSize') === null && localRank > 0)
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `the environment says that this is process ${localRank} on its host (${source}), but not how many there are: set LOCAL_WORLD_SIZE`,
+    );
   throw new TroupeError(
     'INVALID_ARGUMENT',
-    `the environment contradicts itself: ${source.name} says rank ${rank} of ${size}, and ${localRank} of ${localSize} on this host`,
+    `the environment contradicts itself: ${source} says rank ${rank} of ${size}, and ${localRank} of ${localSize} on this host`,
   );
 }
 
 /** SLURM_STEP_TASKS_PER_NODE is "2(x3),1"; of a step with as many tasks on each node, "2(x3)". */
 function slurmTasks({ name }: Source, env: Environment): number | null {
-  const text = name === 'Slurm' ? env['SLURM_STEP_TASKS_PER_NODE'] : undefined;
+  const text = name === SLURM ? env['SLURM_STEP_TASKS_PER_NODE'] : undefined;
   const match = text === undefined ? null : /^(\d+)(\(x\d+\))?$/.exec(text);
   return match === null ? null : Number(match[1]);
 }
 
-const contradicts = (a: ProcessPlace, b: ProcessPlace): boolean =>
+const contradicts = (a: Numbers, b: Numbers): boolean =>
   a.rank !== b.rank || (a.size !== null && b.size !== null && a.size !== b.size);
 
-function contradiction(a: ProcessPlace, b: ProcessPlace): TroupeError {
-  const say = ({ source, rank, size }: ProcessPlace): string =>
+function contradiction(a: Numbers, b: Numbers): TroupeError {
+  const say = ({ source, rank, size }: Numbers): string =>
     `${source} says rank ${rank}${size === null ? '' : ` of ${size}`}`;
   return new TroupeError(
     'INVALID_ARGUMENT',

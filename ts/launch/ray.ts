@@ -28,7 +28,7 @@ export function rayStarter(options: RayOptions): HostStarter {
   return {
     names,
     start(index, address) {
-      if (bridge?.ended !== false) bridge = new Bridge(options, bridge !== null);
+      if (bridge?.leaving !== false) bridge = new Bridge(options, bridge !== null);
       return bridge.start(index, `${JSON.stringify(address)}\n`);
     },
   };
@@ -42,7 +42,8 @@ function missingModule(line: string, python: string): string {
 }
 
 class Bridge {
-  ended = false;
+  /** It starts nothing any more. */
+  leaving = false;
   readonly #options: RayOptions;
   readonly #child: ChildProcess;
   readonly #agents = new Map<number, (how: string) => void>();
@@ -87,7 +88,7 @@ class Bridge {
   }
 
   #send(message: unknown): void {
-    if (!this.ended) this.#child.stdin?.write(`${JSON.stringify(message)}\n`);
+    if (!this.leaving) this.#child.stdin?.write(`${JSON.stringify(message)}\n`);
   }
 
   #receive(line: string): void {
@@ -97,12 +98,14 @@ class Bridge {
       this.#agents.get(answer.ended)?.(answer.how);
       this.#agents.delete(answer.ended);
       // Without agents there is nothing to keep a place for; a restart begins anew.
-      if (this.#agents.size === 0) this.#child.stdin?.end();
+      if (this.#agents.size > 0) return;
+      this.leaving = true;
+      this.#child.stdin?.end();
     }
   }
 
   #end(how: string): void {
-    this.ended = true;
+    this.leaving = true;
     for (const resolve of this.#agents.values()) resolve(how);
     this.#agents.clear();
   }

@@ -10,20 +10,25 @@ const OWNER_ONLY = 0o600;
 /** Its group may: a volume of Kubernetes with an fsGroup is so. */
 const OTHERS = 0o007;
 
-export function writeRendezvous(file: string, address: ControllerAddress): void {
+/** @returns what removes it, unless a controller that began later has put its own in its place */
+export function writeRendezvous(file: string, address: ControllerAddress): () => void {
   const temporary = `${file}.${process.pid}`;
+  const text = `${JSON.stringify(address)}\n`;
   try {
     makeDirectories(dirname(file));
-    writeFileSync(temporary, `${JSON.stringify(address)}\n`, { mode: OWNER_ONLY });
+    writeFileSync(temporary, text, { mode: OWNER_ONLY });
     renameSync(temporary, file);
   } catch (error) {
     rmSync(temporary, { force: true });
     throw asTroupeError(error, `write ${file}`);
   }
-}
-
-export function removeRendezvous(file: string): void {
-  rmSync(file, { force: true });
+  return () => {
+    try {
+      if (readFileSync(file, 'utf8') === text) rmSync(file);
+    } catch {
+      // It is gone, with its directory perhaps.
+    }
+  };
 }
 
 /** @throws TroupeError IO when it cannot be read, is empty, or can be read by others */

@@ -104,11 +104,11 @@ function spreadOf<Fsdp extends ShardingKeys>(
   };
 }
 
-/** Dtypes of a role that learns, by the section that its strategy names. */
 /** What holds with either strategy. */
 const reductionOf = ({ mixed_precision }: ShardingKeys): Pick<ShardingKeys, 'mixed_precision'> =>
   mixed_precision === undefined ? {} : { mixed_precision };
 
+/** Dtypes of a role that learns, by the section that its strategy names. */
 const dtypesOf = (
   { strategy, megatron }: Pick<Learner, 'strategy' | 'megatron'>,
   fsdp: { dtype: EngineDtype | null; model_dtype: EngineDtype },

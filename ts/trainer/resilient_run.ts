@@ -5,7 +5,7 @@ import { TroupeError } from '../errors';
 import { faultOf, writeFault } from '../run/fault_log';
 import { Goodput } from '../run/goodput';
 import { RestartPolicy } from '../run/restart_policy';
-import type { FitResult } from './fit_loop';
+import { type FitResult, stoppedBefore } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
 
 /** One session of the run: a Trainer or an SftTrainer. */
@@ -39,6 +39,8 @@ export interface ResilientRunOptions {
   session(place: SessionPlace): RunSession;
   /** Makes the hosts ready for another start. */
   regroup(): Promise<void>;
+  /** The step that the same command would go on from; `saved`: a session of this run has saved. */
+  savedStep(saved: boolean): number;
   say(line: string): void;
 }
 
@@ -57,8 +59,11 @@ export class ResilientRun implements RunSession {
   readonly #options: ResilientRunOptions;
   readonly #policy: RestartPolicy;
   readonly #goodput = new Goodput(performance.now());
+  /** null: none is at work. */
   #session: RunSession | null = null;
   #stop: string | null = null;
+  /** Ends the waiting between two sessions. */
+  #wake: () => void = () => undefined;
   #step = 0;
   /** A session of this run has saved: what is there before that is of another. */
   #saved = false;
@@ -72,11 +77,12 @@ export class ResilientRun implements RunSession {
 
   requestStop(reason: string): boolean {
     this.#stop ??= reason;
+    this.#wake();
     return this.#session?.requestStop(reason) ?? false;
   }
 
   /**
-   * Runs to the end, or until `requestStop`.
+   * Runs to the end, or until `requestStop`, also between two sessions.
    * @throws TroupeError GAVE_UP, with the failure as its cause, when another start is of no use; the failure itself when no restarts are asked for
    */
   async fit(): Promise<FitResult> {
@@ -107,10 +113,10 @@ export class ResilientRun implements RunSession {
         if (why !== null || this.#stop !== null)
           throw this.#gaveUp(error, why ?? `the run was to stop (${this.#stop})`);
         say(`failed after step ${this.#step}: ${reasonOf(error)}`);
-        // What still goes on writes into the same directory.
-        await this.#session?.settled?.();
-        await sleep(pauseAfter(error, this.#policy.stuck));
-        await this.#regroup(error);
+        const failed = this.#session;
+        this.#session = null;
+        await this.#unlessStopped(() => this.#ready(error, failed));
+        if (this.#stop !== null) return this.#stopped(this.#stop);
         say(
           `restart ${this.#policy.restarts} (at most ${maxRestarts} within ${this.#options.windowMs / 1000} s)`,
         );
@@ -137,12 +143,29 @@ export class ResilientRun implements RunSession {
     };
   }
 
-  async #regroup(cause: unknown): Promise<void> {
+  /** Waits until there can be another session, after `failed` has ended with `cause`. */
+  async #ready(cause: unknown, failed: RunSession | null): Promise<void> {
+    // What still goes on writes into the same directory.
+    await failed?.settled?.();
+    await sleep(pauseAfter(cause, this.#policy.stuck));
     try {
       await this.#options.regroup();
     } catch (error) {
       throw this.#gaveUp(cause, reasonOf(error));
     }
+  }
+
+  /** Waits for `work`, or until the run is to stop: then it goes on by itself, and nobody hears of its end. */
+  async #unlessStopped(work: () => Promise<void>): Promise<void> {
+    const woken = new Promise<void>((resolve) => {
+      this.#wake = resolve;
+    });
+    await Promise.race([work(), woken]);
+  }
+
+  #stopped(reason: string): FitResult {
+    const { runDirectory, savedStep } = this.#options;
+    return stoppedBefore(savedStep(this.#saved), reason, runDirectory);
   }
 
   #gaveUp(cause: unknown, why: string): TroupeError {

@@ -82,7 +82,7 @@ export class Session {
     private readonly store: CheckpointStore<TrainerState>,
     /** null: checkpoints go to the disk at once. */
     private staging: CheckpointStaging<TrainerState> | null,
-    /** What an earlier session has left in memory, perhaps in another place than {@link staging}; null: it is not needed. */
+    /** What is in memory, of an earlier session, and perhaps in another place than {@link staging}, or since nothing more is held there; null: it is not needed. */
     private left: CheckpointStaging<TrainerState> | null,
     private readonly resumed: Resumed | null,
     readonly say: (line: string) => void,
@@ -291,10 +291,14 @@ export class Session {
       this.outdateLeft();
       return true;
     }
+    // Of an earlier step, and newer than what is on the disk: until the next save it is what another start can go on from.
+    const stays = this.onlyHeld && this.left === null;
     this.note(
-      `warning: there is no space for the state after a step in ${staging.directory}: it is not held there`,
+      `warning: there is no space for the state after a step in ${staging.directory}: neither it nor a later one is held there` +
+        (stays ? '; that of an earlier step stays until one is saved' : ''),
     );
-    staging.remove();
+    if (stays) this.left = staging;
+    else staging.remove();
     this.staging = null;
     return false;
   }

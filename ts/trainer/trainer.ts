@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { Agent } from '../agent/define';
 import type { Tool } from '../agent/tools/tool';
+import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
 import { profilePlan } from '../config/derived/profile';
@@ -322,11 +323,16 @@ export class Trainer {
   private writeGenerations(directory: RunDirectory, done: StepResult, step: number): void {
     const rows = dumpRows(step, done.scored);
     const { batch } = done.scored;
-    directory.writeSamples(String(step), rows, (index) => ({
-      data_source: batch.row('dataSource', index),
-      prompt_length: batch.promptLens[index],
-      response_length: batch.responseLens[index],
-    }));
+    // A trajectory is one row, of all of its sequences.
+    const trajectories = batch.has('trajectory') ? trajectoryRows(batch) : null;
+    directory.writeSamples(String(step), rows, (index) => {
+      const { start, end } = trajectories?.[index] ?? { start: index, end: index + 1 };
+      return {
+        data_source: batch.row('dataSource', start),
+        prompt_length: batch.promptLens[start],
+        response_length: (batch.responseOffsets[end] as number) - (batch.responseOffsets[start] as number),
+      };
+    });
     if (this.config.trainer.rollout_data_dir)
       writeDump(this.config.trainer.rollout_data_dir, String(step), rows);
   }

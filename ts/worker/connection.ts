@@ -9,13 +9,15 @@ export interface ConnectionOptions<In, Out> {
   token: string;
   /** Who dials, for the other end's eyes. */
   identity: string;
-  /** The first message, sent once both ends have shown that they have the token. `from`: address that reaches the controller. */
+  /** The first message, sent once both ends have shown that they have the token. `from`: address that reaches the controller. What it throws ends the connection. */
   hello(from: string): Out;
   receive(message: In): void;
   /** Something came, perhaps only a part of a message. */
   active(): void;
   /** The last call. */
   closed(reason: string): void;
+  /** How long the other end may take with each part of the handshake, and with its first answer; milliseconds, default 10 s. */
+  answerMs?: number;
 }
 
 export class Connection<In extends { type: string }, Out> {
@@ -57,7 +59,7 @@ export class Connection<In extends { type: string }, Out> {
   }
 
   #dial(): TLSSocket {
-    const { controller, token, identity, hello, active, closed } = this.#options;
+    const { controller, token, identity, hello, active, closed, answerMs = HANDSHAKE_MS } = this.#options;
     const { hostname, port } = new URL(`tls://${controller}`);
     const socket = connect({
       ...tlsOptions,
@@ -68,10 +70,13 @@ export class Connection<In extends { type: string }, Out> {
       checkServerIdentity: () => undefined,
     });
     socket.setNoDelay(true);
-    socket.setTimeout(HANDSHAKE_MS, () => socket.destroy(new Error('no answer')));
+    socket.setTimeout(answerMs, () => socket.destroy(new Error('no answer')));
     socket.on('secureConnect', () => {
-      socket.setTimeout(0);
-      this.#writer.send(hello(plainAddress(socket.localAddress as string)));
+      try {
+        this.#writer.send(hello(plainAddress(socket.localAddress as string)));
+      } catch (error) {
+        socket.destroy(error as Error);
+      }
     });
     socket.on('error', (error: NodeJS.ErrnoException) => {
       this.#ending ||= error.code?.startsWith('ERR_SSL')
@@ -79,6 +84,8 @@ export class Connection<In extends { type: string }, Out> {
         : error.message;
     });
     socket.on('close', () => closed(this.#ending || 'it closed the connection'));
+    // From then on its silence is its user's matter.
+    socket.once('data', () => socket.setTimeout(0));
     socket.on('data', (bytes: Buffer) => {
       active();
       for (const message of this.#read(bytes)) this.#receive(message);

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { defineAgent } from '../../../ts/agent/define';
+import type { Batch } from '../../../ts/batch/batch';
 import type { TrainerOptions } from '../../../ts/trainer/trainer';
 import { FakeEngines, read, runDirectory } from '../../helpers/fake_run';
 import { add, metricsOf, run, twoTurns } from './trained_agent';
@@ -93,6 +94,13 @@ describe('a trainer with an agent', () => {
       turns: [{ role: 'tool', content: expect.any(String) }],
     });
     expect(samples[0].score).toBeGreaterThan(1);
+    // Two tokens of each call and two between them, of one sequence or of two, whose first is not the row of the trajectory's number.
+    const { promptLens } = plain as Batch;
+    expect(samples.map((row) => [row.index, row.response_length])).toEqual(
+      [0, 2, 4, 6].map((index) => [index, 6]),
+    );
+    expect(samples[0].prompt_length).toBe(promptLens[0]);
+    expect(samples[3].prompt_length).toBe(branched?.promptLens[0]);
   });
 
   test('two runs give the same metrics, whatever takes how long', async () => {

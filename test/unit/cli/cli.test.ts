@@ -118,6 +118,17 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['validate', 'missing.yaml'], /cannot read the configuration missing\.yaml/],
 ];
 
+test('host-agent reads its number from an indexed job, where that says one', () => {
+  const agent = ['host-agent', '--controller=a:1', '--token-file=/dev/null'];
+  const wrong = troupeWith({ ...process.env, JOB_COMPLETION_INDEX: 'first' }, ...agent);
+  expect([wrong.code, wrong.stderr]).toEqual([
+    2,
+    expect.stringMatching(/error: host-agent: JOB_COMPLETION_INDEX: expected an integer >= 0, got first/),
+  ]);
+  const none = troupeWith({ ...process.env, JOB_COMPLETION_INDEX: '' }, ...agent, '--index=-1');
+  expect(none.stderr).toMatch(/error: host-agent: --index: expected an integer >= 0, got -1/);
+});
+
 test.each(usageErrors)('%j: exit code 2 and one message', (args, message) => {
   const { code, stdout, stderr } = troupe(...args);
   expect(code).toBe(2);

@@ -56,6 +56,12 @@ test('what a process is for a run', () => {
     part: 'controller',
     type: 'slurm',
   });
+  // In the shell of salloc, which Slurm counts as a step of one task.
+  const shell = { SLURM_STEP_ID: '4294967290', SLURM_STEP_NUM_TASKS: '1', SLURM_PROCID: '0' };
+  expect(partOf(two, { SLURM_JOB_ID: '7', SLURM_JOB_NODELIST: 'n[1-2]', ...shell })).toEqual({
+    part: 'controller',
+    type: 'slurm',
+  });
   expect(() => partOf(two, {})).toThrow(
     /trainer\.nnodes is 2, but nothing here says how to reach other hosts/,
   );

@@ -18,15 +18,20 @@ describe('addresses', () => {
     ['fd00::/8', 'fd00::7'],
     ['fd00::7', 'fd00::7'],
     ['127.0.0.1', '127.0.0.1'],
+    ['127.0.0.0/8', '127.0.0.1'],
+    ['0.0.0.0/0', '10.1.2.3'],
   ])('%s', (network, address) => {
     expect(namedAddress(network, there)).toBe(address);
   });
 
-  test.each(['eth1', '192.168.0.0/16', '10.0.0.0/99', '10.1.2.4'])('%s is none of this host', (network) => {
-    expect(() => namedAddress(network, there)).toThrow(
-      `network ${network}: expected an interface, a subnet such as 10.0.0.0/8, or an address of this host, which has lo 127.0.0.1, eth0 10.1.2.3, ib0 fd00::7`,
-    );
-  });
+  test.each(['eth1', '192.168.0.0/16', '10.0.0.0/99', '10.0.0.0/', '10.1.2.4'])(
+    '%s is none of this host',
+    (network) => {
+      expect(() => namedAddress(network, there)).toThrow(
+        `network ${network}: expected an interface, a subnet such as 10.0.0.0/8, or an address of this host, which has lo 127.0.0.1, eth0 10.1.2.3, ib0 fd00::7`,
+      );
+    },
+  );
 
   test('the first that leaves the machine', () => {
     expect(outwardAddress(there)).toBe('10.1.2.3');

@@ -11,7 +11,7 @@ import type { HostAgent } from '../../../ts/host/agent';
 import { hostFacts } from '../../../ts/host/facts';
 import type { FromHost, ToHost } from '../../../ts/host/protocol';
 import { HostPool, type HostPoolOptions } from '../../../ts/launch/host_pool';
-import { commandStarter } from '../../../ts/launch/starter';
+import { commandStarter, type HostStarter } from '../../../ts/launch/starter';
 import { Connection } from '../../../ts/worker/connection';
 import { fakeEngineOptions, waitForExit } from '../../helpers/fake_group';
 import { type FakeHosts, fakeAgent, gatherFakeHosts } from '../../helpers/fake_hosts';
@@ -193,6 +193,16 @@ test('hosts that do not come are told of', async () => {
   );
 });
 
+test('a clock that is set moves no end of a wait', async () => {
+  const clock = jest.spyOn(Date, 'now').mockReturnValue(0);
+  await expect(gatherFakeHosts({ hosts: 3, waitMs: 1_000 }, 1)).rejects.toThrow(/within 1 s 1 came/);
+  let hours = 0;
+  clock.mockImplementation(() => 3_600_000 * hours++);
+  const hosts = await gather();
+  expect(hosts.pool.members).toHaveLength(2);
+  clock.mockRestore();
+});
+
 test('an agent that ends before it has come is told of with what it wrote', async () => {
   const starter = commandStarter(
     ['n1', 'n2'],
@@ -238,6 +248,110 @@ test('a spare takes the place of a host that is lost', async () => {
   expect(hosts.pool.members.map(({ claimed }) => claimed)).toEqual([1, 2]);
   const { group } = await groupOn(hosts, 2);
   await group.close();
+});
+
+/** Agents of this process as a starter has them, each of which ends when a test says so. */
+function endableStarter(names: readonly string[]) {
+  const started: { index: number; agent: HostAgent; end(how: string): void }[] = [];
+  const starter: HostStarter = {
+    names,
+    start(index, { controllers, token }) {
+      const agent = fakeAgent(controllers[0] as string, token, index);
+      const exited = new Promise<string>((end) => {
+        started.push({ index, agent, end });
+      });
+      return { exited, kill: () => {} };
+    },
+  };
+  return { starter, started };
+}
+
+async function endAll(pool: HostPool, started: ReturnType<typeof endableStarter>['started']): Promise<void> {
+  for (const { end } of started) end('the test is over');
+  await pool.close(0);
+  await Promise.all(started.map(({ agent }) => agent.ended));
+}
+
+test('an agent that ends only while its host is waited for is started again', async () => {
+  const { starter, started } = endableStarter(['n0', 'n1']);
+  const { pool } = await gather({ starter, announce: () => {}, waitMs: 10_000 });
+  pool.members[1]?.lose('it has sent nothing for 10 s');
+  const regrouped = pool.regroup();
+  // Behind a link that is cut it gives its controller up later than this one it.
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  started[1]?.end('ssh ended with exit code 1');
+  await regrouped;
+  expect(started.map(({ index }) => index)).toEqual([0, 1, 1]);
+  expect(pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  await endAll(pool, started);
+});
+
+test('an agent that cannot be started on a host which was there is tried again as long as that is waited for', async () => {
+  const { starter, started } = endableStarter(['n0', 'n1']);
+  let unreachable = 0;
+  const ending = {
+    ...starter,
+    start: (...args: Parameters<HostStarter['start']>) => {
+      if (unreachable-- > 0)
+        return { exited: Promise.resolve('ssh ended with exit code 255'), kill: () => {} };
+      return starter.start(...args);
+    },
+  };
+  const { pool } = await gather({ starter: ending, announce: () => {}, waitMs: 10_000, retryMs: 20 });
+  unreachable = 3;
+  pool.members[1]?.lose('the machine starts anew');
+  started[1]?.end('ssh ended with exit code 255');
+  await pool.regroup();
+  expect(started.map(({ index }) => index)).toEqual([0, 1, 1]);
+  expect(pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  await endAll(pool, started);
+});
+
+test('of a host that did not come back it is told how its agent has ended', async () => {
+  const { starter, started } = endableStarter(['n0', 'n1']);
+  const exited = Promise.resolve('ssh ended with exit code 255\n  No route to host');
+  const once = {
+    ...starter,
+    start: (...args: Parameters<HostStarter['start']>) =>
+      started.length < 2 ? starter.start(...args) : { exited, kill: () => {} },
+  };
+  const { pool } = await gather({ starter: once, announce: () => {}, waitMs: 2_000 });
+  pool.members[1]?.lose('the power went');
+  started[1]?.end('ssh ended with exit code 1');
+  await expect(pool.regroup()).rejects.toThrow(
+    /within 2 s 1 came \(\S+\); missing: n1 \(ssh ended with exit code 255\)$/,
+  );
+  await endAll(pool, started);
+});
+
+test('nobody waits for a host of a pool that is closed', async () => {
+  const { pool } = await gather({ waitMs: 600_000 });
+  pool.members[1]?.lose('the power went');
+  const regrouped = expect(pool.regroup()).rejects.toMatchObject({ code: 'CLOSED' });
+  await pool.close(0);
+  await regrouped;
+});
+
+test('a spare that cannot be started keeps no other host from coming back', async () => {
+  const { starter, started } = endableStarter(['n0', 'n1', 'n2']);
+  let spareEnds: (how: string) => void = () => {};
+  const exited = new Promise<string>((end) => {
+    spareEnds = end;
+  });
+  const broken = {
+    ...starter,
+    start: (...args: Parameters<HostStarter['start']>) =>
+      args[0] === 2 ? { exited, kill: () => spareEnds('killed') } : starter.start(...args),
+  };
+  const { pool } = await gather({ starter: broken, announce: () => {}, waitMs: 10_000 });
+  pool.members[1]?.lose('the power went');
+  const regrouped = pool.regroup();
+  spareEnds('ssh ended with exit code 255');
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  started[1]?.end('ssh ended with exit code 1');
+  await regrouped;
+  expect(pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  await endAll(pool, started);
 });
 
 /** An agent that comes, is welcomed and goes for good; then those of two other hosts. */

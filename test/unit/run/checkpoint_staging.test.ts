@@ -145,6 +145,42 @@ describe('after every step', () => {
     expect(read(directory, 'metrics.jsonl')).toBe(metrics);
   });
 
+  test('where no space is left the state of an earlier step stays, until one is saved', async () => {
+    const fullAfter = (steps: number): jest.SpyInstance => {
+      const { hold } = CheckpointStaging.prototype;
+      return jest.spyOn(CheckpointStaging.prototype, 'hold').mockImplementation(async function (
+        this: CheckpointStaging<object>,
+        step,
+        state,
+        write,
+      ) {
+        return step <= steps && (await hold.call(this, step, state, write));
+      });
+    };
+    const [directory, held] = [runDirectory(), memory()];
+    const only = [...staging(held), 'trainer.save_freq=-1'];
+    fullAfter(2);
+    await expect(run(directory, only, dyingIn(4 * updatesPerStep))).rejects.toThrow('killed');
+    jest.restoreAllMocks();
+    const { said, updates } = await run(directory, only);
+    expect(said).toContainEqual(expect.stringMatching(/resuming after step 2 from .*memory-/));
+    expect(updates).toBe(3 * updatesPerStep);
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+    expect(readdirSync(held)).toEqual([]);
+
+    // With a save the disk has what is newer.
+    const [saving, other] = [runDirectory(), memory()];
+    fullAfter(1);
+    const often = [...staging(other), 'trainer.save_freq=3'];
+    await expect(run(saving, often, dyingIn(4 * updatesPerStep))).rejects.toThrow('killed');
+    jest.restoreAllMocks();
+    expect(readdirSync(other)).toEqual([]);
+    expect((await run(saving, often)).said).toContainEqual(
+      expect.stringMatching(/resuming after step 3 from .*global_step_3/),
+    );
+    expect(read(saving, 'metrics.jsonl')).toBe(metrics);
+  });
+
   const stepThree = (held: string): string => join(held, readdirSync(held)[0] as string, 'global_step_3');
 
   test.each([

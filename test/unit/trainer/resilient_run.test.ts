@@ -11,7 +11,11 @@ const done = { step: 3, interrupted: false } as FitResult;
 const lost = (): TroupeError => new TroupeError('COMM', 'a peer is gone');
 
 /** Sessions one after another: the steps that each does, whether it saves after them, and how it ends. */
-function runOf(sessions: { steps: number[]; saves?: boolean; end?: unknown }[], maxRestarts = 5) {
+function runOf(
+  sessions: { steps: number[]; saves?: boolean; end?: unknown }[],
+  maxRestarts = 5,
+  regroup: () => Promise<void> = async () => undefined,
+) {
   const directory = mkdtempSync(join(tmpdir(), 'resilient-'));
   const log: string[] = [];
   const places: Omit<SessionPlace, 'onStep' | 'onSaved' | 'runMetrics'>[] = [];
@@ -41,7 +45,11 @@ function runOf(sessions: { steps: number[]; saves?: boolean; end?: unknown }[], 
         },
       };
     },
-    regroup: async () => void regroupedAfter.push(places.length),
+    regroup: () => {
+      regroupedAfter.push(places.length);
+      return regroup();
+    },
+    savedStep: (saved) => (saved ? 7 : 0),
   });
   const faults = (): Record<string, unknown>[] =>
     readFileSync(join(directory, 'faults.jsonl'), 'utf8')
@@ -111,4 +119,22 @@ test('a run that was asked to stop is not started again', async () => {
   expect(run.requestStop('SIGINT')).toBe(true);
   await expect(fit).rejects.toThrow(/the run was to stop \(SIGTERM\)/);
   expect([places.length, stops]).toEqual([1, ['SIGTERM', 'SIGINT']]);
+});
+
+test('a run that is to stop while it waits for its hosts does so at once: the same command goes on', async () => {
+  let waits: () => void = () => undefined;
+  const waiting = new Promise<void>((resolve) => {
+    waits = resolve;
+  });
+  const never = (): Promise<void> => {
+    waits();
+    return new Promise(() => undefined);
+  };
+  const { run, places, stops } = runOf([{ steps: [1, 2], saves: true, end: lost() }], 5, never);
+  const fit = run.fit();
+  await waiting;
+  // There is nothing that could be saved yet.
+  expect(run.requestStop('SIGUSR2')).toBe(false);
+  expect(await fit).toMatchObject({ step: 7, interrupted: true, stopReason: 'SIGUSR2', finalModel: null });
+  expect([places.length, stops]).toEqual([1, []]);
 });

@@ -104,3 +104,36 @@ test.each([
   expect(sent.length).toBeGreaterThan(0);
   expect([sent.includes(TOKEN), sent.includes(sharedKey(TOKEN))]).toEqual([false, false]);
 });
+
+test('a greeting that cannot be made ends the connection, and says why', async () => {
+  const got: Got = { raw: [], inside: [] };
+  const controller = await listen(tlsServer(withKey(TOKEN), got));
+  const reason = await new Promise((closed) => {
+    const unused = { receive: () => {}, active: () => {} };
+    const hello = (): never => {
+      throw new Error('the network is gone');
+    };
+    new Connection<{ type: string }, never>({
+      controller,
+      token: TOKEN,
+      identity: 'host',
+      hello,
+      closed,
+      ...unused,
+    });
+  });
+  expect([reason, got.inside]).toEqual(['the network is gone', []]);
+});
+
+test('one that takes the connection and says nothing is not waited for without end', async () => {
+  const quiet = createServer({ dhparam: 'auto', ...withKey(TOKEN) }, (socket) =>
+    socket.on('error', () => {}),
+  );
+  const controller = await listen(quiet);
+  const reason = await new Promise((closed) => {
+    const unused = { receive: () => {}, active: () => {}, answerMs: 300 };
+    const hello = () => ({ type: 'hello' });
+    new Connection({ controller, token: TOKEN, identity: 'host', hello, closed, ...unused });
+  });
+  expect(reason).toBe('no answer');
+});
