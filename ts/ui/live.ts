@@ -20,6 +20,8 @@ export class Live {
   private readonly clients = new Set<Client>();
   private timer: NodeJS.Timeout | null = null;
   private looks = 0;
+  /** Runs that the pages know of, so far as the last look at which there are. */
+  private found: readonly string[] = [];
 
   constructor(private readonly runs: Runs) {}
 
@@ -42,6 +44,7 @@ export class Live {
       this.clients.delete(client);
       if (this.clients.size === 0) this.stop();
     });
+    if (this.timer === null) this.found = this.runs.list.found;
     this.timer ??= setInterval(() => this.look(), WATCHED);
   }
 
@@ -58,7 +61,7 @@ export class Live {
 
   private look(): void {
     this.looks++;
-    const gone = this.looks % SCAN === 0 ? this.runs.list.scan() : [];
+    const gone = this.looks % SCAN === 0 ? this.gone() : [];
     const changed = new Map<string, LiveMessage['runs'][number]>();
     if (this.looks % ALL === 0)
       for (const summary of this.runs.list.changed())
@@ -71,6 +74,15 @@ export class Live {
       const message: LiveMessage = { runs: [...changed.values()], gone };
       this.send(`event: change\ndata: ${JSON.stringify(message)}\n\n`);
     } else if (this.looks % SIGN_OF_LIFE === 0) this.send(': alive\n\n');
+  }
+
+  /** Those that are not there any more, whoever has looked before. */
+  private gone(): string[] {
+    const { list } = this.runs;
+    const before = this.found;
+    list.scan();
+    this.found = list.found;
+    return before.filter((id) => !list.has(id));
   }
 
   private send(text: string): void {

@@ -25,8 +25,8 @@ export class RunList {
 
   constructor(private readonly inside: Inside) {}
 
-  /** Looks for runs anew. Returns those that are gone. */
-  scan(): string[] {
+  /** Looks for runs anew. */
+  scan(): void {
     const found: string[] = [];
     let left = MOST_DIRECTORIES;
     const queue: { path: string; depth: number }[] = [{ path: '', depth: 0 }];
@@ -39,14 +39,17 @@ export class RunList {
         if (entry.isDirectory() && !OWN.test(entry.name))
           queue.push({ path: path === '' ? entry.name : `${path}/${entry.name}`, depth: depth + 1 });
     }
-    const gone = this.ids.filter((id) => !found.includes(id));
-    for (const id of gone) this.known.delete(id);
+    for (const id of this.known.keys()) if (!found.includes(id)) this.known.delete(id);
     this.ids = found;
-    return gone;
   }
 
   has(id: string): boolean {
     return this.ids.includes(id);
+  }
+
+  /** Of the last scan. */
+  get found(): readonly string[] {
+    return this.ids;
   }
 
   /** The newest state of each, the one that changed last first. */

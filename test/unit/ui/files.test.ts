@@ -56,6 +56,15 @@ describe('Inside', () => {
     expect(inside.list('directory')).toEqual([]);
     expect(inside.list('..')).toEqual([]);
   });
+
+  test('what cannot be looked at is not there', () => {
+    const root = temporary();
+    writeFileSync(join(root, 'plain'), 'text');
+    const inside = new Inside(root);
+    expect(inside.stamp('plain')).not.toBe('');
+    for (const path of ['none', 'plain/metrics.jsonl', 'x'.repeat(300), 'nul\0'])
+      expect([path, inside.stamp(path)]).toEqual([path, '']);
+  });
 });
 
 describe('LineTail', () => {
