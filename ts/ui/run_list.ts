@@ -7,8 +7,9 @@ const MARKS = ['metrics.jsonl', 'events.jsonl'];
 /** Of directories below the runs directory. */
 const DEEPEST = 5;
 const MOST_DIRECTORIES = 50_000;
-/** Directories of runs, which hold no runs. */
-const OWN = /^(samples|tokens|tensorboard|final_model|final_adapter|global_step_\d+|node_modules|\.)/;
+/** Directories of a run, which hold no runs; elsewhere a run may be called so. */
+const OWN = /^(samples|tokens|tensorboard|final_model|final_adapter|global_step_\d+)$/;
+const NO_RUNS = /^(node_modules$|\.)/;
 /** Milliseconds for which a summary whose files have not changed is still good: its process may have gone. */
 const FRESH = 3_000;
 
@@ -33,10 +34,11 @@ export class RunList {
     for (const { path, depth } of queue) {
       if (left-- <= 0) break;
       const entries = this.inside.list(path);
-      if (entries.some((entry) => entry.isFile() && MARKS.includes(entry.name))) found.push(path);
+      const isRun = entries.some((entry) => entry.isFile() && MARKS.includes(entry.name));
+      if (isRun) found.push(path);
       if (depth >= DEEPEST) continue;
       for (const entry of entries)
-        if (entry.isDirectory() && !OWN.test(entry.name))
+        if (entry.isDirectory() && !NO_RUNS.test(entry.name) && !(isRun && OWN.test(entry.name)))
           queue.push({ path: path === '' ? entry.name : `${path}/${entry.name}`, depth: depth + 1 });
     }
     for (const id of this.known.keys()) if (!found.includes(id)) this.known.delete(id);

@@ -143,6 +143,15 @@ describe('runs', () => {
     expect(new RunView(new Inside(join(root, 'a')), '').planPage().plan?.pools).toHaveLength(1);
   });
 
+  test('whatever they are called, and not in the directories of a run', () => {
+    const root = temporary();
+    const names = ['samples', 'tokens_32k', 'tensorboard-off', 'final_model2', 'global_step_1b'];
+    for (const id of ['a', 'a/inner', 'a/samples', 'a/global_step_3', ...names])
+      writeRun(join(root, id), { steps: 2 });
+    for (const id of ['.hidden', 'node_modules']) writeRun(join(root, id), { steps: 2 });
+    expect(idsOf(new Inside(root)).sort()).toEqual(['a', 'a/inner', ...names].sort());
+  });
+
   test.each([
     ['running', 'running'],
     ['finished', 'finished'],
