@@ -45,7 +45,7 @@ export class Live {
       if (this.clients.size === 0) this.stop();
     });
     if (this.timer === null) this.found = this.runs.list.found;
-    this.timer ??= setInterval(() => this.look(), WATCHED);
+    this.timer ??= setInterval(() => this.tryLook(), WATCHED);
   }
 
   close(): void {
@@ -57,6 +57,15 @@ export class Live {
   private stop(): void {
     if (this.timer !== null) clearInterval(this.timer);
     this.timer = null;
+  }
+
+  /** As with an answer: what one run has must not end the server of all. */
+  private tryLook(): void {
+    try {
+      this.look();
+    } catch {
+      // Whoever asks for it is told; the next look tries again.
+    }
   }
 
   private look(): void {

@@ -1,5 +1,13 @@
 // The server of the page: who may look, under which name, at what; and that it only reads.
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { request } from 'node:http';
 import { hostname, networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -180,6 +188,19 @@ describe('runs that come and go', () => {
     rmSync(join(root, 'going'), { recursive: true });
     expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c']);
     expect(await told).toBe('"gone":["going"]');
+  });
+
+  test('one with a sample that cannot be read does not end the server', async () => {
+    writeRun(join(root, 'deep'), { steps: 3 });
+    expect((await json('/api/samples?run=deep')).total).toBeGreaterThan(0);
+    const told = news(/"step":77,/, '/api/live?run=a&run=deep');
+    const nested = `${'['.repeat(100_000)}${']'.repeat(100_000)}`;
+    writeFileSync(join(root, 'deep', 'samples', '4.jsonl'), `{"step":4,"input":${nested}}\n`);
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    rmSync(join(root, 'deep'), { recursive: true });
+    appendFileSync(join(root, 'a', 'metrics.jsonl'), '{"step":77}\n');
+    expect(await told).toBe('"step":77,');
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c']);
   });
 
   test('one whose directory becomes a file does not end the server', async () => {
