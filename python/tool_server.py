@@ -212,7 +212,7 @@ class Server:
 
     def give_up(self, id, heard):
         heard.set()
-        task = self.calls.get(id)
+        task = self.calls.pop(id, None)
         if task is not None:
             task.cancel()
 
@@ -229,9 +229,10 @@ class Server:
         try:
             create_kwargs = (params.get("_meta") or {}).get("create_kwargs", {})
             result = answer(await tool.call(params.get("arguments") or {}, create_kwargs))
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            # Of a call that was given up nobody waits for the answer; others may have cancelled something of their own.
+            if isinstance(error, asyncio.CancelledError) and id not in self.calls:
+                raise
             result = {"content": [{"type": "text", "text": told(error)}], "isError": True}
         self.send(id, result=result)
 

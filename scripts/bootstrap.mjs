@@ -42,11 +42,23 @@ function run(what, program, args) {
 function checkTools() {
   const compiles = native && !existsSync(inRoot('build', 'Release', 'troupe.node'));
   const { checkPrerequisites } = require('./prerequisites.js');
-  const needed = (tool) => !tool.ok && !(tool.name === 'python' && process.env.TROUPE_LIBTORCH);
+  const needed = (tool) => !tool.ok && !(tool.name === 'python' && seemsToHaveLibTorch());
   const missing = checkPrerequisites(compiles ? undefined : ['node']).filter(needed);
   if (missing.length === 0) return;
   const lines = missing.map((tool) => `  ${tool.found}\n    ${tool.fix}`);
   stop(`this machine lacks what Troupe is built with.\n${lines.join('\n')}`);
+}
+
+/** Then Python and pip have nothing to fetch. Whether it is one that fits is seen by what looks into it later. */
+function seemsToHaveLibTorch() {
+  if (process.env.TROUPE_LIBTORCH || existsSync(inRoot('.troupe', 'libtorch'))) return true;
+  const program = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
+  // Not from the current directory: a folder named torch there would be taken for the package.
+  const { status } = spawnSync(process.env.TROUPE_PYTHON || 'python3', ['-c', program], {
+    cwd: path.parse(root).root,
+    stdio: 'ignore',
+  });
+  return status === 0;
 }
 
 function installPackages() {

@@ -45,7 +45,7 @@ if (values.help) {
   process.exit(0);
 }
 for (const one of overrides) if (!/^[^=]+=/.test(one)) wrong(`expected key=value but got '${one}'`);
-if (!Number.isInteger(Number(values.seed))) wrong(`--seed: expected an integer but got '${values.seed}'`);
+if (!/^-?\d{1,15}$/.test(values.seed)) wrong(`--seed: expected an integer but got '${values.seed}'`);
 if (!existsSync(CLI)) {
   console.error(`${relative(process.cwd(), CLI)} is missing: run \`npm start -- --agent\`, which builds it`);
   process.exit(1);
@@ -68,15 +68,25 @@ const path = (...parts) => relative(ROOT, join(directory, ...parts));
 mkdirSync(join(directory, 'data'), { recursive: true });
 
 const running = new Set();
+let stage = null;
+// A Ctrl-C reaches the stage, too, which saves a checkpoint and ends; this process only waits for it.
 process.on('SIGINT', () => undefined);
+process.on('SIGTERM', () => {
+  if (stage === null) process.exit(143);
+  stage.kill('SIGTERM');
+});
 process.on('exit', () => {
   for (const child of running) child.kill();
 });
 
 function troupe(...args) {
   return new Promise((done) => {
-    const child = spawn(process.execPath, [CLI, ...args], { cwd: ROOT, stdio: 'inherit' });
-    child.on('exit', (code) => (code === 0 ? done() : process.exit(code ?? 1)));
+    stage = spawn(process.execPath, [CLI, ...args], { cwd: ROOT, stdio: 'inherit' });
+    stage.on('exit', (code) => {
+      stage = null;
+      if (code === 0) done();
+      else process.exit(code ?? 1);
+    });
   });
 }
 

@@ -34,6 +34,8 @@ function readArguments() {
 const { values, positionals } = readArguments();
 const [model] = positionals;
 
+for (const name of ['tasks', 'seed'])
+  if (!/^\d{1,15}$/.test(values[name])) wrong(`--${name}: expected a whole number, got '${values[name]}'`);
 if (model === undefined) wrong('expected the directory of a model, such as runs/agent/rl/final_model');
 const data = join(model, '..', '..', 'data', 'val.jsonl');
 if (!existsSync(data))
@@ -44,6 +46,7 @@ if (spawnSync(values.python, ['-c', 'import openai'], { stdio: 'ignore' }).statu
   wrong(`--python: expected a Python that has the package openai, got ${values.python}`);
 const rows = readFileSync(data, 'utf8')
   .split('\n')
+  .filter((line) => line !== '')
   .slice(0, Number(values.tasks))
   .map((line) => JSON.parse(line));
 

@@ -66,11 +66,11 @@ function readArguments() {
     const options = { seed: { type: 'string', default: '1' } };
     const { values, positionals } = parseArgs({ options, allowPositionals: true });
     const [to, ...others] = positionals;
-    const seed = Number(values.seed);
     if (to === undefined || others.length > 0)
       throw new Error(`expected one directory, got ${positionals.length}`);
-    if (!Number.isInteger(seed)) throw new Error(`--seed: expected an integer but got '${values.seed}'`);
-    return { to, seed };
+    if (!/^-?\d{1,15}$/.test(values.seed))
+      throw new Error(`--seed: expected an integer but got '${values.seed}'`);
+    return { to, seed: Number(values.seed) };
   } catch (error) {
     console.error(
       `prepare: ${error.message}\nusage: node examples/arithmetic/prepare.mjs DIRECTORY [--seed N]`,

@@ -42,7 +42,7 @@ function readArguments(argv) {
   for (const override of [...values.sft, ...positionals]) {
     if (!/^[^=]+=/.test(override)) throw new UsageError(`expected key=value but got '${override}'`);
   }
-  if (!Number.isInteger(Number(values.seed)))
+  if (!/^-?\d{1,15}$/.test(values.seed))
     throw new UsageError(`--seed: expected an integer but got '${values.seed}'`);
   const experts = values.experts === undefined ? undefined : Number(values.experts);
   if (experts !== undefined && !(Number.isInteger(experts) && experts >= 2 && experts <= MOST_EXPERTS))

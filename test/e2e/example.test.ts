@@ -74,3 +74,17 @@ test.each([
   expect(stderr).toMatch(message);
   expect(existsSync(join(ROOT, 'runs', name))).toBe(false);
 });
+
+test('the agent example hands a request to end on to what it has started', async () => {
+  const name = `${NAME}-agent`;
+  const running = new Command(['--name', name], { program: AGENT });
+  try {
+    await running.until('its first step', () => running.said(/step 1\/160/));
+    running.kill('SIGTERM');
+    const { code, signal, stdout } = await running.exited;
+    expect([code, signal]).toEqual([130, null]);
+    expect(stdout).toMatch(/stopped by SIGTERM after step \d+, which is saved/);
+  } finally {
+    rmSync(join(ROOT, 'runs', name), { recursive: true, force: true });
+  }
+});

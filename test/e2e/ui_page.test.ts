@@ -332,6 +332,7 @@ if (CHROMIUM === null)
   });
 
   test('by keys alone: choose two runs, compare them, change colours', async () => {
+    appendFileSync(run('math/b', 'metrics.jsonl'), '{"step":200,"critic/of_b":1}\n');
     const page = await ui.page('', { colorScheme: 'light' });
     await page.getByLabel('Compare math/a').focus();
     await page.keyboard.press('Space');
@@ -340,6 +341,8 @@ if (CHROMIUM === null)
     await page.getByRole('button', { name: 'Compare 2' }).focus();
     await page.keyboard.press('Enter');
     await page.getByRole('list', { name: 'Runs compared' }).waitFor();
+    // Of one of them alone, which is not the first.
+    await page.locator('[data-metric="critic/of_b"]').waitFor();
     const theme = (): Promise<unknown> => page.evaluate('document.documentElement.dataset.theme');
     expect(await theme()).toBe('light');
     await page.getByRole('button', { name: 'Dark colours' }).focus();

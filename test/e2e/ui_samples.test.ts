@@ -76,6 +76,7 @@ const sample = (step: number, index: number): string =>
     await page.getByText('answer 1/999').first().waitFor();
     await page.keyboard.press('ArrowUp');
     await page.locator('.sample').getByText('answer 1/998').waitFor();
+    expect(await page.locator('.list').getAttribute('aria-activedescendant')).toBe('row-99998');
     await page.getByRole('button', { name: 'Filters' }).click();
     await page.getByLabel('score from').fill('1');
     await page.getByLabel('length to').fill('9');

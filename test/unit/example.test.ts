@@ -16,6 +16,16 @@ const ROOT = resolve(__dirname, '../..');
 test.each([
   [['examples/arithmetic/prepare.mjs'], /^prepare: expected one directory, got 0\nusage: /],
   [['examples/arithmetic/prepare.mjs', 'x', '--sed', '1'], /^prepare: Unknown option '--sed'.*\nusage: /],
+  [
+    ['examples/arithmetic/prepare.mjs', 'x', '--seed='],
+    /^prepare: --seed: expected an integer but got ''\nusage: /,
+  ],
+  [['examples/arithmetic/run.mjs', '--seed='], /^--seed: expected an integer but got ''\nusage: /],
+  [['examples/agent/run.mjs', '--seed='], /^--seed: expected an integer but got ''\nusage: /],
+  [
+    ['examples/agent/three_ways.mjs', 'x', '--tasks=all'],
+    /^three_ways: --tasks: expected a whole number, got 'all'$/,
+  ],
   [['examples/gsm8k/prepare.mjs'], /^prepare: expected --train and --test\nusage: /],
   [['examples/gsm8k/prepare.mjs', '--trian', 'x'], /^prepare: Unknown option '--trian'.*\nusage: /],
   [['examples/agent/three_ways.mjs', '--task', '3'], /^three_ways: Unknown option '--task'/],

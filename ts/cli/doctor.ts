@@ -32,13 +32,14 @@ export interface DoctorReport {
 export async function doctor(): Promise<DoctorReport> {
   const located = tryLocate();
   const loaded = probe(located);
+  const torch = libtorch();
   const items: DoctorItem[] = [
     item('troupe', 'info', `${packageVersion()} at ${packageRoot}`),
-    ...tools(typeof located !== 'string'),
+    ...tools(typeof located !== 'string', torch.severity === 'ok'),
     systemLibraries(),
     processor(),
     memory(),
-    libtorch(),
+    torch,
     addon(located),
     loaded.item,
     device(loaded.info),
@@ -68,10 +69,11 @@ function item(name: string, severity: Severity, found: string, fix: string | nul
   return { name, severity, found, fix };
 }
 
-/** Build tools are a problem only while there is no addon; afterwards a missing one is worth a warning. */
-function tools(haveAddon: boolean): DoctorItem[] {
+/** Build tools are a problem only while there is no addon, Python only while there is no LibTorch; afterwards a missing one is worth a warning. */
+function tools(haveAddon: boolean, haveLibTorch: boolean): DoctorItem[] {
   const items = checkPrerequisites().map(({ name, ok, found, fix }) => {
-    const severity: Severity = name === 'node' || !haveAddon ? 'problem' : 'warning';
+    const done = name === 'python' ? haveAddon || haveLibTorch : name !== 'node' && haveAddon;
+    const severity: Severity = done ? 'warning' : 'problem';
     return ok ? item(name, 'ok', found) : item(name, severity, found, fix);
   });
   const npm = commandOutput('npm', ['--version']);

@@ -5,7 +5,7 @@ import { VERL_VERSIONS } from '../config/verl/versions';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { agentTask, withAgent } from './agent_options';
-import { checkEmpty, checkNumbers, checkRepeated } from './check_options';
+import { checkEmpty, checkNegated, checkNumbers, checkRepeated } from './check_options';
 import { doctorTask, withDoctor } from './doctor_command';
 import { withEvaluate } from './evaluate_options';
 import { generateOptions, withSampling } from './generate_options';
@@ -176,7 +176,8 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       ),
     )
     .middleware((given) => {
-      checkRepeated(argv, given, listsOf(cli));
+      checkRepeated(argv, given, optionsOf(cli).array);
+      checkNegated(argv, given, optionsOf(cli).boolean);
       checkNumbers(argv, given);
       checkEmpty(argv, given);
     }, true)
@@ -224,9 +225,9 @@ function asTyped(message: string, [command, ...words]: readonly string[]): strin
   return `Unknown argument${typed.length === 1 ? '' : 's'}: ${typed.join(', ')}${hint}`;
 }
 
-/** Options and positionals of the command that may have several values. The types of yargs lack what every instance of it has. */
-const listsOf = (cli: Argv): string[] =>
-  (cli as unknown as { getOptions(): { array: string[] } }).getOptions().array;
+/** Options and positionals of the command that may have several values, and options without one. The types of yargs lack what every instance of it has. */
+const optionsOf = (cli: Argv): { array: string[]; boolean: string[] } =>
+  (cli as unknown as { getOptions(): { array: string[]; boolean: string[] } }).getOptions();
 
 const withConfig = (y: Argv) =>
   y

@@ -18,14 +18,19 @@ const UPSERT = `mutation UpsertBucket(
   upsertBucket(input: {
     name: $name, modelName: $project, entityName: $entity, displayName: $displayName, config: $config
   }) {
-    bucket { name historyLineCount project { name entity { name } } }
+    bucket { name historyLineCount summaryMetrics project { name entity { name } } }
   }
 }`;
 
 interface Upserted {
   data?: {
     upsertBucket?: {
-      bucket?: { historyLineCount?: number | null; project?: { name: string; entity: { name: string } } };
+      bucket?: {
+        historyLineCount?: number | null;
+        /** JSON. */
+        summaryMetrics?: string | null;
+        project?: { name: string; entity: { name: string } };
+      };
     };
   };
   errors?: { message?: string }[];
@@ -53,7 +58,8 @@ export class WandbLogger implements MetricLogger, Receiver<Line> {
   private stream = '';
   /** Lines of the history that the server has. */
   private lines = 0;
-  private readonly summary: Record<string, number | string> = {};
+  /** The newest value of each metric; of a resumed run those of earlier sessions, too, because the file is sent as a whole. */
+  private summary: Record<string, unknown> = {};
 
   /** Throws when there is no API key, or the address is none. */
   constructor(private readonly run: LoggedRun) {
@@ -125,6 +131,7 @@ export class WandbLogger implements MetricLogger, Receiver<Line> {
     const where = [bucket.project.entity.name, bucket.project.name].map(encodeURIComponent).join('/');
     this.stream = `/files/${where}/${remote.runId}/file_stream`;
     this.lines = bucket.historyLineCount ?? 0;
+    this.summary = summaryOf(bucket.summaryMetrics);
     this.file.begin(remote, `${base.replace('//api.', '//')}/${where}/runs/${remote.runId}`);
   }
 
@@ -152,6 +159,16 @@ export class WandbLogger implements MetricLogger, Receiver<Line> {
     const { step, values } = this.pending;
     this.pending = null;
     this.sender.push({ step, values, points: Object.keys(values).length - 3 });
+  }
+}
+
+/** What is no object is no summary. */
+function summaryOf(text: string | null | undefined): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(text ?? '{}');
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : {};
+  } catch {
+    return {};
   }
 }
 

@@ -4,6 +4,7 @@ import {
   constants,
   fstatSync,
   openSync,
+  readdirSync,
   readFileSync,
   rmSync,
   statSync,
@@ -29,6 +30,7 @@ export interface DumpRow extends Record<string, unknown> {
 }
 
 const SAMPLES_PER_STEP = 4;
+const STEP_FILE = /^(?:validation_)?(\d+)\.jsonl$/;
 /** Which session writes to the directory: the one that began last, on whatever machine. */
 const WRITER = '.writer';
 
@@ -133,6 +135,25 @@ export class RunDirectory {
     const lacking = upTo(known).filter(([at]) => !there.has(at));
     const whole = lacking.length === 0 ? kept : [...kept, ...lacking].sort(([a], [b]) => a - b);
     writeFileAtomic(path, whole.map(([, line]) => `${line}\n`).join(''));
+  }
+
+  /**
+   * Removes what a directory has of steps later than `step`, in files such as 12.jsonl and validation_12.jsonl; all of them for step 0.
+   * @throws TroupeError IO naming the file
+   */
+  rewindSteps(name: string, step: number): void {
+    const directory = this.file(name);
+    const names = statSync(directory, { throwIfNoEntry: false })?.isDirectory() ? readdirSync(directory) : [];
+    for (const one of names) {
+      const [, at] = STEP_FILE.exec(one) ?? [];
+      if (at === undefined || (step > 0 && Number(at) <= step)) continue;
+      const path = join(directory, one);
+      try {
+        rmSync(path, { force: true });
+      } catch (error) {
+        throw asTroupeError(error, `remove ${path}, which is of an earlier run`);
+      }
+    }
   }
 
   /**

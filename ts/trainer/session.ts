@@ -22,6 +22,8 @@ import { removeUnusedWeights } from './rollout_weights';
 export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue' | 'tokens'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
+/** Directories with a file for each of some steps. */
+const FILES_OF_STEPS = ['samples', 'tokens'];
 const CONFIG = 'config.json';
 /** What a run writes when it has done all of its steps. */
 const FINAL = ['final_model', 'final_adapter'];
@@ -165,6 +167,7 @@ export class Session {
       removeUnusedWeights(this.config, this.say);
       for (const log of LOGS)
         directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
+      for (const folder of FILES_OF_STEPS) directory.rewindSteps(folder, firstStep);
     }
     if (!readOnly || !existsSync(directory.file(CONFIG))) directory.writeJson(CONFIG, this.shown);
     const records = new RunRecords({

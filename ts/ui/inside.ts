@@ -57,11 +57,15 @@ export class Inside {
     }
   }
 
-  /** Changes with what is there, without a look into it: "" where there is nothing, or a link. */
+  /** Changes with what is there, without a look into it: "" where there is nothing, or a link, or what may not be looked at. */
   stamp(path: string): string {
-    const stat = lstatSync(join(this.root, path), { throwIfNoEntry: false });
-    if (stat === undefined || stat.isSymbolicLink()) return '';
-    return `${stat.dev}:${stat.ino}:${stat.size}:${stat.mtimeMs}`;
+    try {
+      const stat = lstatSync(join(this.root, path), { throwIfNoEntry: false });
+      if (stat === undefined || stat.isSymbolicLink()) return '';
+      return `${stat.dev}:${stat.ino}:${stat.size}:${stat.mtimeMs}`;
+    } catch {
+      return '';
+    }
   }
 
   /** Entries of a directory, links left out; none where it cannot be read. */

@@ -20,6 +20,8 @@ export class Live {
   private readonly clients = new Set<Client>();
   private timer: NodeJS.Timeout | null = null;
   private looks = 0;
+  /** Runs that the pages know of, so far as the last look at which there are. */
+  private found: readonly string[] = [];
 
   constructor(private readonly runs: Runs) {}
 
@@ -42,7 +44,8 @@ export class Live {
       this.clients.delete(client);
       if (this.clients.size === 0) this.stop();
     });
-    this.timer ??= setInterval(() => this.look(), WATCHED);
+    if (this.timer === null) this.found = this.runs.list.found;
+    this.timer ??= setInterval(() => this.tryLook(), WATCHED);
   }
 
   close(): void {
@@ -56,9 +59,18 @@ export class Live {
     this.timer = null;
   }
 
+  /** As with an answer: what one run has must not end the server of all. */
+  private tryLook(): void {
+    try {
+      this.look();
+    } catch {
+      // Whoever asks for it is told; the next look tries again.
+    }
+  }
+
   private look(): void {
     this.looks++;
-    const gone = this.looks % SCAN === 0 ? this.runs.list.scan() : [];
+    const gone = this.looks % SCAN === 0 ? this.gone() : [];
     const changed = new Map<string, LiveMessage['runs'][number]>();
     if (this.looks % ALL === 0)
       for (const summary of this.runs.list.changed())
@@ -71,6 +83,15 @@ export class Live {
       const message: LiveMessage = { runs: [...changed.values()], gone };
       this.send(`event: change\ndata: ${JSON.stringify(message)}\n\n`);
     } else if (this.looks % SIGN_OF_LIFE === 0) this.send(': alive\n\n');
+  }
+
+  /** Those that are not there any more, whoever has looked before. */
+  private gone(): string[] {
+    const { list } = this.runs;
+    const before = this.found;
+    list.scan();
+    this.found = list.found;
+    return before.filter((id) => !list.has(id));
   }
 
   private send(text: string): void {

@@ -69,7 +69,14 @@ export function routesOf(runs: Runs): ReadonlyMap<string, Route> {
   const maybeNumber = (params: URLSearchParams, key: string): number | null =>
     read(z.object({ [key]: maybe }), params)[key] as number | null;
   return new Map<string, Route>([
-    ['runs', () => runs.list.all()],
+    [
+      'runs',
+      () => {
+        // Nobody has looked while no page was open.
+        runs.list.scan();
+        return runs.list.all();
+      },
+    ],
     [
       'sparklines',
       (params) =>

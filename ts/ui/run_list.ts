@@ -7,8 +7,9 @@ const MARKS = ['metrics.jsonl', 'events.jsonl'];
 /** Of directories below the runs directory. */
 const DEEPEST = 5;
 const MOST_DIRECTORIES = 50_000;
-/** Directories of runs, which hold no runs. */
-const OWN = /^(samples|tokens|tensorboard|final_model|final_adapter|global_step_\d+|node_modules|\.)/;
+/** Directories of a run, which hold no runs; elsewhere a run may be called so. */
+const OWN = /^(samples|tokens|tensorboard|final_model|final_adapter|global_step_\d+)$/;
+const NO_RUNS = /^(node_modules$|\.)/;
 /** Milliseconds for which a summary whose files have not changed is still good: its process may have gone. */
 const FRESH = 3_000;
 
@@ -25,28 +26,32 @@ export class RunList {
 
   constructor(private readonly inside: Inside) {}
 
-  /** Looks for runs anew. Returns those that are gone. */
-  scan(): string[] {
+  /** Looks for runs anew. */
+  scan(): void {
     const found: string[] = [];
     let left = MOST_DIRECTORIES;
     const queue: { path: string; depth: number }[] = [{ path: '', depth: 0 }];
     for (const { path, depth } of queue) {
       if (left-- <= 0) break;
       const entries = this.inside.list(path);
-      if (entries.some((entry) => entry.isFile() && MARKS.includes(entry.name))) found.push(path);
+      const isRun = entries.some((entry) => entry.isFile() && MARKS.includes(entry.name));
+      if (isRun) found.push(path);
       if (depth >= DEEPEST) continue;
       for (const entry of entries)
-        if (entry.isDirectory() && !OWN.test(entry.name))
+        if (entry.isDirectory() && !NO_RUNS.test(entry.name) && !(isRun && OWN.test(entry.name)))
           queue.push({ path: path === '' ? entry.name : `${path}/${entry.name}`, depth: depth + 1 });
     }
-    const gone = this.ids.filter((id) => !found.includes(id));
-    for (const id of gone) this.known.delete(id);
+    for (const id of this.known.keys()) if (!found.includes(id)) this.known.delete(id);
     this.ids = found;
-    return gone;
   }
 
   has(id: string): boolean {
     return this.ids.includes(id);
+  }
+
+  /** Of the last scan. */
+  get found(): readonly string[] {
+    return this.ids;
   }
 
   /** The newest state of each, the one that changed last first. */

@@ -2,7 +2,8 @@
 import { createHash } from 'node:crypto';
 import { type Inside, readAt } from './inside';
 import { jsonObject } from './line_tail';
-import type { SampleDetail, SamplePage, SampleRow, Turn } from './protocol';
+import type { SampleDetail, SamplePage, SampleRow } from './protocol';
+import { isTurnsKey, numberOf, textOf, turnsOf, turnTexts } from './turns';
 
 /** Folders of a run that hold samples: those that every run writes, and where all of them go by custom or configuration. */
 const FOLDERS = ['samples', 'rollout', 'rollouts', 'rollout_data', 'validation', 'validation_data'];
@@ -24,7 +25,6 @@ const SHOWN = new Set([
   'prompt_length',
   'response_length',
 ]);
-const TURNS = ['turns', 'trajectory', 'messages'];
 
 interface Entry {
   file: string;
@@ -57,25 +57,7 @@ export interface SampleQuery {
   order: 'newest' | 'oldest' | 'best' | 'worst' | 'longest';
 }
 
-const textOf = (value: unknown): string =>
-  typeof value === 'string' ? value : value === undefined ? '' : (JSON.stringify(value) ?? '');
-
-const numberOf = (value: unknown): number | null =>
-  typeof value === 'number' && Number.isFinite(value) ? value : null;
-
 const hashOf = (text: string): string => createHash('sha1').update(text).digest('base64url').slice(0, 16);
-
-function turnsOf(row: Readonly<Record<string, unknown>>): Turn[] | null {
-  const found = TURNS.map((key) => row[key]).find(
-    (value) => Array.isArray(value) && value.length > 0 && typeof value[0] === 'object' && value[0] !== null,
-  ) as Record<string, unknown>[] | undefined;
-  if (found === undefined) return null;
-  return found.map((turn) => ({
-    ...(turn as object),
-    role: textOf(turn['role'] ?? 'turn'),
-    content: textOf(turn['content'] ?? turn['text']),
-  }));
-}
 
 export class SampleIndex {
   private readonly files = new Map<string, { stamp: string; entries: Entry[] }>();
@@ -161,9 +143,7 @@ export class SampleIndex {
     if (!entry || !row) return null;
     const index = numberOf(row['index']);
     const turns = turnsOf(row);
-    const extras = Object.entries(row).filter(
-      ([name]) => !SHOWN.has(name) && !(turns && TURNS.includes(name)),
-    );
+    const extras = Object.entries(row).filter(([name]) => !SHOWN.has(name) && !(turns && isTurnsKey(name)));
     const known = entry.kind === 'train' && index !== null && hasTokens(entry.step, index);
     return {
       row: rowOf(entry),
@@ -242,8 +222,8 @@ export class SampleIndex {
         const whole = readAt(fd, 0, size);
         for (const entry of candidates) {
           const row = jsonObject(whole.toString('utf8', entry.offset, entry.offset + entry.bytes));
-          const texts = row === null ? [] : [row['input'], row['output'], ...TURNS.map((key) => row[key])];
-          if (texts.some((part) => textOf(part).toLowerCase().includes(wanted))) hits.add(entry);
+          const texts = row === null ? [] : [textOf(row['input']), textOf(row['output']), ...turnTexts(row)];
+          if (texts.some((text) => text.toLowerCase().includes(wanted))) hits.add(entry);
         }
       });
     }

@@ -130,6 +130,7 @@ test('functions of a function_tool_path, beside each other and beside classes', 
 test.each([
   ['raise', /KeyError: 'no luck'/],
   ['exit', /SystemExit: 3/],
+  ['cancel', /CancelledError/],
   ['nan', /gave a reward of nan/],
   ['image', /images or videos/],
   ['bytes', /text of its answer is expected to be a str, and it is of type bytes/],

@@ -81,6 +81,18 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['serve', 'm', '--port', '0', '--port', '1'], /--port is given 2 times: expected it once/],
   [['plan', 'a.yaml', '--gpus=4', '--gpus', '1'], /--gpus is given 2 times: expected it once/],
   [['plan', 'a.yaml', '--gpu-memory=1GiB', '--gpu-memory=2GiB'], /--gpu-memory is given 2 times/],
+  [['generate', '--model', 'm', '--prompt', 'a', '--n', '2', '--n', '1'], /-n is given 2 times/],
+  [['generate', '--model', 'm', '--prompt', 'a', '-n2', '--n=1'], /-n is given 2 times/],
+  [['generate', '--model', 'm', '--prompt', 'a', '-n', 'two'], /-n: expected a number, got two/],
+  [
+    ['generate', '--model', 'm', '--prompt', 'a', '--no-seed'],
+    /--no-seed: there is no such option: --seed takes a value/,
+  ],
+  [['generate', '--model', 'm', '--no-prompt'], /--no-prompt: there is no such option/],
+  [['generate', '--no-model', '--prompt', 'a'], /--no-model: there is no such option/],
+  [['eval', 'a.jsonl', '--no-output'], /--no-output: there is no such option: --output takes a value/],
+  [['ui', '--no-host'], /--no-host: there is no such option: --host takes a value/],
+  [['serve', 'm', '--no-api-key'], /--no-api-key: there is no such option: --api-key takes a value/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
     /temperature: expected 0 \(greedy\), or a number from 0.000001/,

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { doctor, explainDevice, runDoctor } from '../../../ts/cli/doctor';
 import { checkPrerequisites } from '../../../ts/install/prerequisites';
+import { fakeLibTorch, temporaryDirectory } from '../install/fake_libtorch';
 
 const environment = { ...process.env };
 afterEach(() => {
@@ -48,6 +49,19 @@ test('tools that build the addon are a problem where there is none', async () =>
   process.env['PATH'] = '';
   const { items } = await doctor();
   expect(items.find(({ name }) => name === 'cmake')).toMatchObject({ severity: 'problem' });
+});
+
+test('Python is worth a warning where there is a LibTorch, which it need not fetch', async () => {
+  process.env['TROUPE_LIBTORCH'] = fakeLibTorch(temporaryDirectory(), { version: '2.11.0' });
+  process.env['PATH'] = '';
+  const { items } = await doctor();
+  const severities = Object.fromEntries(items.map(({ name, severity }) => [name, severity]));
+  expect(severities).toMatchObject({
+    python: 'warning',
+    cmake: 'problem',
+    libtorch: 'ok',
+    addon: 'problem',
+  });
 });
 
 test('each missing tool is one message that says what to install', () => {

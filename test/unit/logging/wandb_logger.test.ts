@@ -13,11 +13,16 @@ import {
 } from '../../helpers/logged_run';
 
 const KEY = 'secret-key-of-forty-characters-0123456789';
-const bucket = (lines = 0): Reply => ({
+const bucket = (lines = 0, summaryMetrics: string | null = null): Reply => ({
   json: {
     data: {
       upsertBucket: {
-        bucket: { name: 'x', historyLineCount: lines, project: { name: 'sums', entity: { name: 'ada' } } },
+        bucket: {
+          name: 'x',
+          historyLineCount: lines,
+          summaryMetrics,
+          project: { name: 'sums', entity: { name: 'ada' } },
+        },
       },
     },
   },
@@ -118,6 +123,31 @@ test('a resumed run goes on with the same id, behind the lines that the server h
   const names = server.to(/graphql/).map(({ body }) => body.variables.name);
   expect(new Set(names.slice(1)).size).toBe(3);
   expect(server.to(/graphql/).at(-1)?.body.variables.project).toBe('other');
+});
+
+test.each([
+  [
+    'what the server has',
+    '{"loss":0.1,"val-core/acc":0.7,"table":{"_type":"file"}}',
+    { 'val-core/acc': 0.7, table: { _type: 'file' } },
+  ],
+  ['nothing', null, {}],
+  ['no object', '[1', {}],
+])('the summary of a resumed run keeps what this session has not logged: %s', async (_, known, kept) => {
+  server = await serve((request, before) =>
+    request.path === '/graphql' && before > 0 ? bucket(1, known) : accept(request),
+  );
+  const directory = temporary();
+  const first = make({ directory });
+  first.logger.log({ loss: 0.1, 'val-core/acc': 0.7 }, 1);
+  await first.logger.close('interrupted');
+  const second = make({ directory, firstStep: 1 });
+  second.logger.log({ loss: 0.05 }, 2);
+  await second.logger.close('finished');
+  expect(server.to(/graphql/)[0]?.body.query).toContain('summaryMetrics');
+  const last = server.to(/file_stream/).findLast(({ body }) => body.files)?.body.files['wandb-summary.json'];
+  const { _step, _runtime, _timestamp, ...values } = JSON.parse(last.content[0]);
+  expect([_step, values]).toEqual([2, { loss: 0.05, ...kept }]);
 });
 
 test('a session that goes back with another configuration is another run, and says so; the same one, or one that goes on, is not', async () => {

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Agent } from '../../../ts/agent/define';
 import type { TrainingData } from '../../../ts/trainer/training_data';
@@ -113,6 +113,30 @@ describe('resuming', () => {
 
     const other = trainer({ directory: first.directory, overrides: [...overrides, 'trainer.seed=99'] });
     await expect(other.trainer.fit()).rejects.toThrow(/trainer\.seed: .* seed/);
+  });
+
+  test('samples and tokens of steps that a run has not done are not those of an earlier one', async () => {
+    const first = trainer({ overrides });
+    await first.trainer.fit();
+    const { directory } = first;
+    const stepsOf = (folder: string): number[] =>
+      [...new Set(readdirSync(join(directory, folder)).map((name) => Number(/\d+/.exec(name)?.[0])))].sort();
+    writeFileSync(join(directory, 'tokens', '4.jsonl'), '');
+    expect([stepsOf('samples'), stepsOf('tokens')]).toEqual([
+      [0, 1, 2, 3, 4, 5],
+      expect.arrayContaining([4]),
+    ]);
+    const go = async (...more: string[]): Promise<void> => {
+      const { trainer: next } = trainer({ directory, overrides: [...overrides, ...more] });
+      await next.fit();
+    };
+    const from = `trainer.resume_from_path=${join(directory, 'global_step_2')}`;
+    await go('trainer.resume_mode=resume_path', from, 'trainer.total_training_steps=3');
+    expect(stepsOf('samples')).toEqual([0, 1, 2, 3]);
+    expect(Math.max(...stepsOf('tokens'))).toBeLessThanOrEqual(3);
+    await go('trainer.resume_mode=disable', 'trainer.total_training_steps=1');
+    expect(stepsOf('samples')).toEqual([0, 1]);
+    expect(Math.max(...stepsOf('tokens'))).toBeLessThanOrEqual(1);
   });
 
   test('what an earlier run saved is not resumed once another has begun in its place', async () => {

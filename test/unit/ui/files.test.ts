@@ -56,6 +56,15 @@ describe('Inside', () => {
     expect(inside.list('directory')).toEqual([]);
     expect(inside.list('..')).toEqual([]);
   });
+
+  test('what cannot be looked at is not there', () => {
+    const root = temporary();
+    writeFileSync(join(root, 'plain'), 'text');
+    const inside = new Inside(root);
+    expect(inside.stamp('plain')).not.toBe('');
+    for (const path of ['none', 'plain/metrics.jsonl', 'x'.repeat(300), 'nul\0'])
+      expect([path, inside.stamp(path)]).toEqual([path, '']);
+  });
 });
 
 describe('LineTail', () => {
@@ -132,6 +141,15 @@ describe('runs', () => {
     expect(idsOf(new Inside(root)).sort()).toEqual(['a', 'deep/er/b']);
     expect(idsOf(new Inside(join(root, 'a')))).toEqual(['']);
     expect(new RunView(new Inside(join(root, 'a')), '').planPage().plan?.pools).toHaveLength(1);
+  });
+
+  test('whatever they are called, and not in the directories of a run', () => {
+    const root = temporary();
+    const names = ['samples', 'tokens_32k', 'tensorboard-off', 'final_model2', 'global_step_1b'];
+    for (const id of ['a', 'a/inner', 'a/samples', 'a/global_step_3', ...names])
+      writeRun(join(root, id), { steps: 2 });
+    for (const id of ['.hidden', 'node_modules']) writeRun(join(root, id), { steps: 2 });
+    expect(idsOf(new Inside(root)).sort()).toEqual(['a', 'a/inner', ...names].sort());
   });
 
   test.each([

@@ -101,6 +101,35 @@ test('one in full, with what the reward function returned', () => {
     expect(index.detail(other, () => true)).toBeNull();
 });
 
+test('turns of any form are shown as far as they have one', () => {
+  const call = { id: 'c', type: 'function', function: { name: 'search', arguments: '{"q":1}' } };
+  const messages = [
+    { role: 'user', content: 'x', versions: 3, seconds: '1', tool_calls: { a: 1 } },
+    { role: 'assistant', content: null, tool_calls: [call, { name: 'b', arguments: {} }, 'c'] },
+    { role: 7, text: ['part'], error: { code: 5 }, tool: { name: 't' }, versions: [1, 2] },
+    null,
+    'plain',
+  ];
+  const { index, find } = indexOf({ 'samples/1.jsonl': [row(1, 'p', 'o', 0, { messages })] });
+  const [found] = find({});
+  expect(found?.turns).toBe(5);
+  expect(index.detail(found?.key ?? '', () => false)?.turns).toEqual([
+    { role: 'user', content: 'x' },
+    {
+      role: 'assistant',
+      content: '',
+      tool_calls: [
+        { name: 'search', arguments: '{"q":1}' },
+        { name: 'b', arguments: {} },
+        { name: '', arguments: undefined },
+      ],
+    },
+    { role: '7', content: '["part"]', error: '{"code":5}', versions: [1, 2] },
+    { role: 'turn', content: '' },
+    { role: 'turn', content: 'plain' },
+  ]);
+});
+
 test('trajectories: turns, tools and errors', () => {
   const { index, find } = indexOf({ 'samples/3.jsonl': [JSON.parse(TRAJECTORY)] });
   const [found] = find({});

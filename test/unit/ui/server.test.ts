@@ -1,5 +1,13 @@
 // The server of the page: who may look, under which name, at what; and that it only reads.
-import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { request } from 'node:http';
 import { hostname, networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -139,6 +147,71 @@ describe('access', () => {
     const tokens = Array.from({ length: 50 }, () => Access.newToken());
     expect(new Set(tokens).size).toBe(50);
     expect(Math.min(...tokens.map(({ length }) => length))).toBeGreaterThanOrEqual(32);
+  });
+});
+
+/** The first news that `wanted` takes, of what is written while a page is open. */
+function news(wanted: RegExp, path: string): Promise<string> {
+  const { port } = new URL(server.origin);
+  return new Promise((resolve, reject) => {
+    let text = '';
+    const asked = request({ host: '127.0.0.1', port, path, headers: bearer }, (response) => {
+      response.setEncoding('utf8');
+      response.on('error', () => undefined);
+      response.on('data', (part) => {
+        text += part;
+        const [found] = wanted.exec(text) ?? [];
+        if (found === undefined) return;
+        resolve(found);
+        asked.destroy();
+      });
+    });
+    asked.on('error', reject).end();
+  });
+}
+
+describe('runs that come and go', () => {
+  const idsOf = (runs: { id: string }[]): string[] => runs.map(({ id }) => id).sort();
+
+  test('are listed as they are, also while no page is open', async () => {
+    writeRun(join(root, 'later'), { steps: 3 });
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c', 'later']);
+    rmSync(join(root, 'later'), { recursive: true });
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c']);
+  });
+
+  test('one that goes is told to pages, though somebody else has looked before', async () => {
+    writeRun(join(root, 'going'), { steps: 3 });
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c', 'going']);
+    const told = news(/"gone":\["going"\]/, '/api/live');
+    await news(/hello/, '/api/live');
+    rmSync(join(root, 'going'), { recursive: true });
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c']);
+    expect(await told).toBe('"gone":["going"]');
+  });
+
+  test('one with a sample that cannot be read does not end the server', async () => {
+    writeRun(join(root, 'deep'), { steps: 3 });
+    expect((await json('/api/samples?run=deep')).total).toBeGreaterThan(0);
+    const told = news(/"step":77,/, '/api/live?run=a&run=deep');
+    const nested = `${'['.repeat(100_000)}${']'.repeat(100_000)}`;
+    writeFileSync(join(root, 'deep', 'samples', '4.jsonl'), `{"step":4,"input":${nested}}\n`);
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    rmSync(join(root, 'deep'), { recursive: true });
+    appendFileSync(join(root, 'a', 'metrics.jsonl'), '{"step":77}\n');
+    expect(await told).toBe('"step":77,');
+    expect(idsOf(await json('/api/runs'))).toEqual(['a', 'b c']);
+  });
+
+  test('one whose directory becomes a file does not end the server', async () => {
+    writeRun(join(root, 'odd'), { steps: 3 });
+    await json('/api/run?run=odd');
+    const told = news(/"gone":\["odd"\]/, '/api/live?run=odd');
+    await news(/"stamp":\{/, '/api/live?run=odd');
+    rmSync(join(root, 'odd'), { recursive: true });
+    writeFileSync(join(root, 'odd'), '');
+    expect(await told).toBe('"gone":["odd"]');
+    rmSync(join(root, 'odd'));
   });
 });
 

@@ -6,6 +6,8 @@ import type { RunDetail, XAxis } from '../../../ts/ui/protocol';
 import { duration, number, plural } from '../lib/format';
 import { Empty, Fact, Icon, Segments } from '../parts/basics';
 import { axisText, Chart, type View } from '../parts/chart';
+import { ask, type Query, useAnswer } from '../state/api';
+import { useMetricsStamp } from '../state/live';
 import { replaceParam } from '../state/route';
 import { seriesColor, useTheme } from '../state/theme';
 
@@ -39,6 +41,19 @@ interface Props {
   params: URLSearchParams;
 }
 
+/** Of several runs, in their order. */
+const askEach = (path: string, { run }: Query, signal: AbortSignal): Promise<RunDetail[]> =>
+  Promise.all((run as readonly string[]).map((id) => ask<RunDetail>(path, { run: id }, signal)));
+
+/** Metrics of any of the runs: one of them may have what the first lacks. */
+function useNames(runs: readonly string[], first: RunDetail | null): string[] {
+  const others = runs.slice(1);
+  const stamp = useMetricsStamp(others);
+  const { data } = useAnswer(others.length > 0 ? 'run' : null, { run: others }, stamp, askEach);
+  const details = [...(first === null ? [] : [first]), ...(data ?? [])];
+  return [...new Set(details.flatMap(({ metrics }) => metrics.map(({ name }) => name)))];
+}
+
 function groupsOf(names: readonly string[]): [string, string[]][] {
   const groups = new Map<string, string[]>();
   const first = FIRST.flatMap((pattern) => names.filter((name) => pattern.test(name))).slice(0, 9);
@@ -58,7 +73,7 @@ export function CurvesPage({ runs, detail, params }: Props): JSX.Element {
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set(['first', 'val-core', 'critic']));
   const [view, setView] = useState<View>({ x: 'step', smoothing: 0, log: false, range: null });
   const [large, setLarge] = useState<string | null>(params.get('metric'));
-  const names = detail?.metrics.map(({ name }) => name) ?? [];
+  const names = useNames(runs, detail);
   const joined = names.join('\n');
   const wanted = search.toLowerCase().trim();
   const groups = useMemo(

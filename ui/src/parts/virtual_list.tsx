@@ -115,10 +115,13 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
     onSelect(row);
   };
   const shown = [];
+  // The focus stays on the list: this says aloud where in it one is.
+  let current: string | undefined;
   for (let index = window.first; index < Math.min(window.last, total); index++) {
     const row = rowAt(index);
     const key = row === null ? `empty-${index}` : props.keyOf(row);
     const selected = row !== null && key === props.selected;
+    if (selected) current = idOf(index);
     if (selected && wanted.current === null) active.current = index;
     shown.push(
       <ListRow<Row>
@@ -141,6 +144,7 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
       onKeyDown={keys}
       role="listbox"
       aria-label={props.label}
+      aria-activedescendant={current}
       tabIndex={0}
     >
       <div class="rows" style={{ height: `${total * rowHeight}px` }}>
@@ -149,6 +153,8 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
     </div>
   );
 }
+
+const idOf = (index: number): string => `row-${index}`;
 
 interface RowProps<Row> {
   index: number;
@@ -170,7 +176,7 @@ class ListRow<Row> extends Component<RowProps<Row>> {
   override render({ index, row, selected, total, height, render }: RowProps<Row>): JSX.Element {
     return (
       <div
-        id={`row-${index}`}
+        id={idOf(index)}
         class={`row ${selected ? 'selected' : ''}`}
         role="option"
         aria-selected={selected}
