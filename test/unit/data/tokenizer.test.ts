@@ -76,6 +76,31 @@ describe('tokens', () => {
     expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
   });
 
+  // The same of the tokenizers of StarCoder, SmolLM2 and Granite, which cut numbers out first.
+  it.each([
+    [true, 'a ½', ['a', 'Ġ', 'Â½']],
+    [true, '10²', ['1', '0', 'Â²']],
+    [true, ' \n ①', ['ĠĊĠ', 'âĳł']],
+    [true, "\ufeff's", ["ï»¿'", 's']],
+    [false, '10²', ['10Â²']],
+    [false, '٣٤ 12', ['Ù£Ù¤', 'Ġ', '12']],
+  ])('are cut out by Digits, individual or not (%s), of %j', (individual, text, pieces) => {
+    const directory = tokenizerDirectory();
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    definition.pre_tokenizer = {
+      type: 'Sequence',
+      pretokenizers: [
+        { type: 'Digits', individual_digits: individual },
+        { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+      ],
+    };
+    for (const [i, piece] of pieces.entries()) definition.model.vocab[piece] = 100 + i;
+    writeFileSync(file, JSON.stringify(definition));
+    const tokens = Tokenizer.load(directory).encode(text);
+    expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
+  });
+
   it('are counted, and known by their roles', () => {
     expect(tokenizer.vocabSize).toBe(4 + ALPHABET.length);
     expect([tokenizer.eosId, tokenizer.padId]).toEqual([2, 3]);
