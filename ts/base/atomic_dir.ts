@@ -16,6 +16,7 @@ import {
 import path from 'node:path';
 import { TroupeError } from '../errors';
 import { codeFiles } from './code_files';
+import { withoutNames } from './json_floats';
 import { makeDirectories } from './make_directories';
 
 /** Files of a saved model or checkpoint: only a directory of nothing but these is replaced by a new save. */
@@ -111,9 +112,8 @@ function codeIn(dir: string): string[] {
   const file = path.join(dir, 'config.json');
   try {
     if (!statSync(file).isFile()) return [];
-    // Python's name for it is no JSON.
-    const text = readFileSync(file, 'utf8').replaceAll('Infinity', '0');
-    return codeFiles(Object(JSON.parse(text)) as Record<string, unknown>);
+    const config: unknown = JSON.parse(withoutNames(readFileSync(file, 'utf8')));
+    return codeFiles(Object(config) as Record<string, unknown>);
   } catch {
     return [];
   }

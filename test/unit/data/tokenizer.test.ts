@@ -127,12 +127,19 @@ describe('the end token', () => {
     ['of generation_config.json before it', { ...model, ...generation(2) }, 2, '<eos>'],
     ['the first that the vocabulary has', generation([1000, 2, 3]), 2, '<eos>'],
     ['of config.json when the other says nothing', { ...model, ...generation(null) }, 3, '<pad>'],
+    // As Python writes it, and models are read from.
+    [
+      'of a config.json with an infinity',
+      { 'config.json': '{"limit": [0.0, Infinity], "eos_token_id": 2}' },
+      2,
+      '<eos>',
+    ],
     ['missing', {}, null, ''],
   ])('%s', (_, files, end, rendered) => {
     const chat_template = '{{ bos_token }}{{ eos_token }}';
     const directory = tokenizerDirectory({ chat_template, bos_token: undefined, eos_token: null });
     for (const [name, value] of Object.entries(files))
-      writeFileSync(join(directory, name), JSON.stringify(value));
+      writeFileSync(join(directory, name), typeof value === 'string' ? value : JSON.stringify(value));
     const tokenizer = Tokenizer.load(directory);
     expect(tokenizer.eosId).toBe(end);
     expect(tokenizer.renderChat([user('x')], true)).toBe(rendered);
