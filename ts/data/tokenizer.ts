@@ -72,6 +72,7 @@ export class Tokenizer {
     let inner: HfTokenizer;
     try {
       inner = new HfTokenizer(withPatterns(definition), config);
+      keepMarks(inner.decoder);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
@@ -203,6 +204,13 @@ function byteCodingOf({ decoder }: Record<string, unknown>): ByteCoding {
   const types = (Array.isArray(steps) ? steps : []).map((step) => (step as { type?: unknown } | null)?.type);
   if (types.includes('ByteLevel')) return 'byte_level';
   return types.includes('ByteFallback') ? 'byte_fallback' : 'raw';
+}
+
+/** A U+FEFF in bytes of its own is text, and no byte-order mark that the library's decoder of such bytes may leave out. */
+function keepMarks(decoder: unknown): void {
+  const { decoders = [decoder] } = (decoder ?? {}) as { decoders?: unknown[] };
+  for (const step of decoders as ({ text_decoder?: unknown } | null)[])
+    if (step?.text_decoder !== undefined) step.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true });
 }
 
 /** A tokenizer that can produce ids the model has no embedding for would fail in the middle of a run. */

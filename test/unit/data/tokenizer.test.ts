@@ -101,6 +101,23 @@ describe('tokens', () => {
     expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
   });
 
+  // As Llama 2, Mistral and Gemma write what their vocabularies lack.
+  it.each([
+    { type: 'ByteFallback' },
+    { type: 'Sequence', decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }] },
+  ])('of bytes are text also where they begin with a byte-order mark: %j', (decoder) => {
+    const directory = tokenizerDirectory();
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    definition.decoder = decoder;
+    for (const [i, byte] of ['EF', 'BB', 'BF', 'C3', 'A9'].entries())
+      definition.model.vocab[`<0x${byte}>`] = 100 + i;
+    writeFileSync(file, JSON.stringify(definition));
+    const decode = (...tokens: number[]) =>
+      Tokenizer.load(directory).decode(tokens, { skipSpecialTokens: true });
+    expect(decode(id('a'), 100, 101, 102, 103, 104)).toBe('a\ufeffé');
+  });
+
   it('are counted, and known by their roles', () => {
     expect(tokenizer.vocabSize).toBe(4 + ALPHABET.length);
     expect([tokenizer.eosId, tokenizer.padId]).toEqual([2, 3]);
