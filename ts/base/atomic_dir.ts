@@ -7,6 +7,7 @@ import {
   mkdirSync,
   openSync,
   readdirSync,
+  readFileSync,
   renameSync,
   rmSync,
   statSync,
@@ -14,10 +15,12 @@ import {
 } from 'node:fs';
 import path from 'node:path';
 import { TroupeError } from '../errors';
+import { codeFiles } from './code_files';
+import { withoutNames } from './json_floats';
 import { makeDirectories } from './make_directories';
 
 /** Files of a saved model or checkpoint: only a directory of nothing but these is replaced by a new save. */
-const OURS = /\.(safetensors|json|txt|model|jinja)$|^optimizer$|^lora_adapter$/;
+const OURS = /\.(safetensors|json|txt|model|jinja)$|^(optimizer|lora_adapter|additional_chat_templates)$/;
 
 /** One of these is in every such directory: of a model, an adapter, a checkpoint. */
 const MARKS = ['config.json', 'adapter_config.json', 'engine.json'];
@@ -94,12 +97,25 @@ export function checkReplaceable(final: string): void {
   const present = readdirSync(final);
   if (present.length === 0) return;
   const saved = MARKS.some((mark) => present.includes(mark));
-  const foreign = saved ? present.find((name) => !OURS.test(name)) : present[0];
+  const code = new Set(codeIn(final));
+  const foreign = saved ? present.find((name) => !OURS.test(name) && !code.has(name)) : present[0];
   if (foreign !== undefined) {
     throw new TroupeError(
       'IO',
       `cannot write ${final}: it holds '${foreign}', which a save would delete; choose another directory`,
     );
+  }
+}
+
+/** Python files that the config.json of a directory names, which are saved with it. */
+function codeIn(dir: string): string[] {
+  const file = path.join(dir, 'config.json');
+  try {
+    if (!statSync(file).isFile()) return [];
+    const config: unknown = JSON.parse(withoutNames(readFileSync(file, 'utf8')));
+    return codeFiles(Object(config) as Record<string, unknown>);
+  } catch {
+    return [];
   }
 }
 

@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs';
+import { withoutNames } from '../base/json_floats';
 import { describeShape, shapeProblem } from '../base/json_shape';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
 import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
-import { withoutNames } from './json_floats';
 
 // JSON files of models and checkpoints, and headers of safetensors. Nothing in a file is trusted.
 

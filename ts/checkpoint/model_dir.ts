@@ -1,5 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { markFloats } from '../base/json_floats';
 import { relativeTo } from '../base/relative_to';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
@@ -19,7 +20,6 @@ import { hasFirstNames, publishedName, tensorMapping, valueHeadName } from '../m
 import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile, NativeVisionConfig } from '../native/bridge';
 import { type Fp8Tensors, withFp8 } from './fp8';
-import { markFloats } from './json_floats';
 import { parseObject, readObject, readText } from './json_object';
 import { planLoad } from './load_plan';
 import { withMxfp4 } from './mxfp4';
@@ -34,7 +34,7 @@ import { isFloatDtype } from './write_plan';
 /** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
 export interface LoadedModel {
   dir: string;
-  /** config.json, or its text part, as it is but for a head that the files do not tie, floats marked (checkpoint/json_floats.ts). */
+  /** config.json, or its text part, as it is but for a head that the files do not tie, floats marked (base/json_floats.ts). */
   raw: Record<string, unknown>;
   config: NativeModelConfig;
   mapping: TensorMapping[];

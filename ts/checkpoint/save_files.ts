@@ -1,8 +1,9 @@
 import { cpSync, existsSync } from 'node:fs';
 import path from 'node:path';
 import { writeSmallFile } from '../base/atomic_dir';
+import { codeFiles } from '../base/code_files';
+import { restoreFloats } from '../base/json_floats';
 import { architectureName } from '../model/tensor_names';
-import { restoreFloats } from './json_floats';
 import type { LoadedModel } from './model_dir';
 import { hasPacked } from './packed_tensor';
 import type { WritePlan } from './write_plan';
@@ -53,14 +54,6 @@ export function writeModelFiles(
   writeTokenizer(tokenizer ?? { directory: model.dir, chatTemplate: null }, dir);
   writeJson(path.join(dir, 'config.json'), savedConfig(model, dtype));
   if (plan.index !== null) writeJson(path.join(dir, 'model.safetensors.index.json'), plan.index);
-}
-
-/** What Python loads a model of another library's class with: the files that `auto_map` names, where they are not in another repository. */
-function codeFiles({ auto_map: map }: Record<string, unknown>): string[] {
-  if (typeof map !== 'object' || map === null) return [];
-  const classes = Object.values(map).filter((name) => typeof name === 'string');
-  const modules = classes.flatMap((name) => /^(\w+)\.\w+$/.exec(name)?.[1] ?? []);
-  return [...new Set(modules)].map((name) => `${name}.py`);
 }
 
 function writeTokenizer({ directory, chatTemplate }: SavedTokenizer, dir: string): void {

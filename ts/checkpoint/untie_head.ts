@@ -1,9 +1,12 @@
 // A model directory whose head is its embedding, as one whose head is a tensor of its own.
-import { closeSync, existsSync, openSync, readSync, renameSync, writeFileSync, writeSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readSync, renameSync } from 'node:fs';
 import path from 'node:path';
+import { markFloats } from '../base/json_floats';
 import { TroupeError } from '../errors';
-import { readObject } from './json_object';
+import { writeAll } from './copy_tensor';
+import { parseObject, readText } from './json_object';
 import { readTensors } from './safetensors';
+import { writeJson } from './save_files';
 
 const EMBEDDING = 'model.embed_tokens.weight';
 const HEAD = 'lm_head.weight';
@@ -34,12 +37,13 @@ export function untieHead(directory: string): void {
   length.writeBigUInt64LE(BigInt(padded.length));
   const [source, target] = [openSync(file, 'r'), openSync(path.join(directory, FILE), 'wx')];
   try {
-    writeSync(target, Buffer.concat([length, padded]));
+    const begin = Buffer.concat([length, padded]);
+    writeAll(target, begin, 0);
     const buffer = Buffer.alloc(Math.min(COPY_BYTES, bytes));
     for (let done = 0; done < bytes; ) {
       const read = readSync(source, buffer, 0, Math.min(buffer.length, bytes - done), offset + done);
       if (read === 0) throw new TroupeError('IO', `[checkpoint] ${file} ended while it was read`);
-      writeSync(target, buffer.subarray(0, read));
+      writeAll(target, buffer.subarray(0, read), begin.length + done);
       done += read;
     }
   } finally {
@@ -48,14 +52,14 @@ export function untieHead(directory: string): void {
   }
   const change = (name: string, work: (value: Record<string, unknown>) => Record<string, unknown>): void => {
     const at = path.join(directory, name);
-    writeFileSync(at, JSON.stringify(work(readObject(at, 'checkpoint')), null, 2));
+    writeJson(at, work(parseObject(markFloats(readText(at, 'checkpoint')), at, 'checkpoint')));
   };
   change('config.json', (config) => ({ ...config, tie_word_embeddings: false }));
   // One file alone has no index, and readers look for its name first.
   if (!existsSync(path.join(directory, INDEX))) {
     renameSync(path.join(directory, WHOLE), path.join(directory, BODY));
     const weightMap = Object.fromEntries([...tensors.keys()].map((name) => [name, BODY]));
-    writeFileSync(path.join(directory, INDEX), JSON.stringify({ metadata: {}, weight_map: weightMap }));
+    writeJson(path.join(directory, INDEX), { metadata: {}, weight_map: weightMap });
   }
   change(INDEX, (index) => ({ ...index, weight_map: { ...(index['weight_map'] as object), [HEAD]: FILE } }));
 }

@@ -14,6 +14,7 @@ import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 import { type ChatMessage, ChatTemplate } from './chat_template';
+import { withPatterns } from './pre_tokenizer';
 import { readJsonObject, specialTokens, templateSources } from './tokenizer_files';
 
 /** Options of `Tokenizer.load`. */
@@ -70,7 +71,8 @@ export class Tokenizer {
     const vocabSize = largestId(definition, file) + 1;
     let inner: HfTokenizer;
     try {
-      inner = new HfTokenizer(withPattern(definition), config);
+      inner = new HfTokenizer(withPatterns(definition), config);
+      keepMarks(inner.decoder);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
@@ -204,6 +206,13 @@ function byteCodingOf({ decoder }: Record<string, unknown>): ByteCoding {
   return types.includes('ByteFallback') ? 'byte_fallback' : 'raw';
 }
 
+/** A U+FEFF in bytes of its own is text, and no byte-order mark that the library's decoder of such bytes may leave out. */
+function keepMarks(decoder: unknown): void {
+  const { decoders = [decoder] } = (decoder ?? {}) as { decoders?: unknown[] };
+  for (const step of decoders as ({ text_decoder?: unknown } | null)[])
+    if (step?.text_decoder !== undefined) step.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+}
+
 /** A tokenizer that can produce ids the model has no embedding for would fail in the middle of a run. */
 export function checkVocabulary(tokenizer: Tokenizer, modelVocabSize: number, modelDirectory: string): void {
   if (tokenizer.vocabSize > modelVocabSize) {
@@ -224,21 +233,6 @@ function cleansUp(definition: Record<string, unknown>, config: Record<string, un
   const { type } = definition['model'] as { type?: unknown };
   const insists = 'clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output';
   return type !== 'BPE' || config[insists] === true;
-}
-
-const GPT2_PATTERN = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-/**
- * With GPT-2's pattern written out where the file only refers to it: the library's own takes JavaScript's blanks, which have U+FEFF and
- * lack U+0085, and those of patterns in files as they are meant.
- */
-function withPattern(definition: Record<string, unknown>): Record<string, unknown> {
-  const step = definition['pre_tokenizer'] as Record<string, unknown> | null | undefined;
-  if (step?.['type'] !== 'ByteLevel' || step['use_regex'] === false || step['add_prefix_space'] !== false)
-    return definition;
-  const split = { type: 'Split', pattern: { Regex: GPT2_PATTERN }, behavior: 'Isolated', invert: false };
-  const pretokenizers = [split, { ...step, use_regex: false }];
-  return { ...definition, pre_tokenizer: { type: 'Sequence', pretokenizers } };
 }
 
 /** Of the library of tokenizers; files of its first versions do not name theirs. */

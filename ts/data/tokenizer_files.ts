@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { withoutNames } from '../base/json_floats';
 import { pointerHint } from '../base/lfs_pointer';
 import { printable } from '../base/printable';
 import { readTextFile } from '../base/regular_file';
@@ -23,7 +24,7 @@ export function readJsonObject(file: string): Record<string, unknown> | null {
   if (!existsSync(file)) return null;
   let value: unknown;
   try {
-    value = JSON.parse(readTextFile(file));
+    value = parsed(readTextFile(file));
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
     const reason = printable(reasonOf(cause));
@@ -39,6 +40,16 @@ export function readJsonObject(file: string): Record<string, unknown> | null {
     'INVALID_MODEL',
     `[data] ${file} is not valid: expected a JSON object, got ${show(value)}`,
   );
+}
+
+/** Also with infinities by name, as Python writes them: config.json of Nemotron-H has one. @throws SyntaxError */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    if (!text.includes('Infinity')) throw error;
+    return JSON.parse(withoutNames(text));
+  }
 }
 
 /**

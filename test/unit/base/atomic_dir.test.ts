@@ -84,6 +84,21 @@ test.each(['adapter_config.json', 'engine.json'])('replaces a save that is known
   expect(readFileSync(path.join(target, mark), 'utf8')).toBe('two');
 });
 
+test('replaces a model with the code of its class and templates of its own, and no other code', async () => {
+  const target = path.join(dir, 'model');
+  const save = (): Promise<void> =>
+    writeDirectory(target, async (temporary) => {
+      const config = '{"time_step_limit": [0.0, Infinity], "auto_map": {"AutoConfig": "configuration_x.X"}}';
+      writeFileSync(path.join(temporary, 'config.json'), config);
+      writeFileSync(path.join(temporary, 'configuration_x.py'), '');
+      mkdirSync(path.join(temporary, 'additional_chat_templates'));
+    });
+  await save();
+  await save();
+  writeFileSync(path.join(target, 'train.py'), '');
+  await expect(save()).rejects.toThrow(/holds 'train.py', which a save would delete/);
+});
+
 test('a failure leaves what was there and nothing else', async () => {
   const target = path.join(dir, 'model');
   await writeDirectory(target, fill('one'));

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { readTensors } from '../../../ts/checkpoint/safetensors';
@@ -43,5 +43,30 @@ test('an index knows the new file', async () => {
   );
   untieHead(directory);
   expect(readTensors(directory).get('lm_head.weight')?.shape).toEqual([15, 32]);
+  expect(bytesOf(directory, 'lm_head.weight')).toEqual(bytesOf(directory, 'model.embed_tokens.weight'));
+});
+
+// transformers 5 refuses an integer where a field of a class is a float.
+test('numbers of config.json stay as they were written', async () => {
+  const directory = await writeModel(join(root, 'floats'));
+  const file = join(directory, 'config.json');
+  const config = JSON.parse(readFileSync(file, 'utf8'));
+  const floats = '"attn_logit_softcapping": 50.0, "time_step_limit": [0.0, Infinity]';
+  writeFileSync(file, `{${floats}, ${JSON.stringify(config).slice(1)}`);
+  untieHead(directory);
+  expect(readFileSync(file, 'utf8').replace(/\s+/g, ' ')).toContain(
+    floats.replace('[', '[ ').replace(']', ' ]'),
+  );
+});
+
+test('a disk that takes less than it is given gets the rest', async () => {
+  const directory = await writeModel(join(root, 'short'));
+  const write = fs.writeSync;
+  const short = jest
+    .spyOn(fs, 'writeSync')
+    .mockImplementation(((fd: number, bytes: Uint8Array, from: number, length: number, at: number) =>
+      write(fd, bytes, from, Math.min(length, 100), at)) as typeof fs.writeSync);
+  untieHead(directory);
+  short.mockRestore();
   expect(bytesOf(directory, 'lm_head.weight')).toEqual(bytesOf(directory, 'model.embed_tokens.weight'));
 });

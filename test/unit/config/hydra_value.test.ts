@@ -17,6 +17,10 @@ it.each([
   [`[${ref('x.y')},a]`, [ref('x.y'), 'a']],
   ["'7'", '7'],
   ['"it\\"s"', 'it"s'],
+  // Backslashes count before a quote alone.
+  [String.raw`'\\boxed{\d}'`, String.raw`\\boxed{\d}`],
+  ["'a\\\\'", 'a\\'],
+  [String.raw`"a\\\"b\\'c\\\\"`, String.raw`a\"b\\'c\\`],
   ["'a' and b", "'a' and b"],
   ['a=b', 'a=b'],
   ['foo: bar', 'foo: bar'],

@@ -118,6 +118,24 @@ critic: { optim: *optim }
   });
 });
 
+// What OmegaConf (2.3) makes of it, whose texts are Python's.
+it.each([
+  ['actor_rollout_ref.actor.optim.lr', '1e-6', 'x1e-06y'],
+  ['actor_rollout_ref.actor.optim.lr', '0.00025', 'x0.00025y'],
+  ['trainer.val_only', 'true', 'xTruey'],
+  ['trainer.val_only', 'FALSE', 'xFalsey'],
+  ['trainer.total_training_steps', 'null', 'xNoney'],
+  ['trainer.total_training_steps', '20', 'x20y'],
+  ['algorithm.adv_estimator', 'grpo', 'xgrpoy'],
+])('%s=%s within a text', (key, value, expected) => {
+  const { trainer } = load([
+    `${key}=${value}`,
+    'data.val_files=x',
+    `trainer.experiment_name=x${reference(key)}y`,
+  ]);
+  expect(trainer.experiment_name).toBe(expected);
+});
+
 describe('a reference after a backslash', () => {
   const dir = (text: string) => `trainer.default_local_dir='${text}'`;
 

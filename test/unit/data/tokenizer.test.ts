@@ -76,6 +76,48 @@ describe('tokens', () => {
     expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
   });
 
+  // The same of the tokenizers of StarCoder, SmolLM2 and Granite, which cut numbers out first.
+  it.each([
+    [true, 'a ½', ['a', 'Ġ', 'Â½']],
+    [true, '10²', ['1', '0', 'Â²']],
+    [true, ' \n ①', ['ĠĊĠ', 'âĳł']],
+    [true, "\ufeff's", ["ï»¿'", 's']],
+    [false, '10²', ['10Â²']],
+    [false, '٣٤ 12', ['Ù£Ù¤', 'Ġ', '12']],
+  ])('are cut out by Digits, individual or not (%s), of %j', (individual, text, pieces) => {
+    const directory = tokenizerDirectory();
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    definition.pre_tokenizer = {
+      type: 'Sequence',
+      pretokenizers: [
+        { type: 'Digits', individual_digits: individual },
+        { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+      ],
+    };
+    for (const [i, piece] of pieces.entries()) definition.model.vocab[piece] = 100 + i;
+    writeFileSync(file, JSON.stringify(definition));
+    const tokens = Tokenizer.load(directory).encode(text);
+    expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
+  });
+
+  // As Llama 2, Mistral and Gemma write what their vocabularies lack.
+  it.each([
+    { type: 'ByteFallback' },
+    { type: 'Sequence', decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }] },
+  ])('of bytes are text also where they begin with a byte-order mark: %j', (decoder) => {
+    const directory = tokenizerDirectory();
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    definition.decoder = decoder;
+    for (const [i, byte] of ['EF', 'BB', 'BF', 'C3', 'A9'].entries())
+      definition.model.vocab[`<0x${byte}>`] = 100 + i;
+    writeFileSync(file, JSON.stringify(definition));
+    const decode = (...tokens: number[]) =>
+      Tokenizer.load(directory).decode(tokens, { skipSpecialTokens: true });
+    expect(decode(id('a'), 100, 101, 102, 103, 104)).toBe('a\ufeffé');
+  });
+
   it('are counted, and known by their roles', () => {
     expect(tokenizer.vocabSize).toBe(4 + ALPHABET.length);
     expect([tokenizer.eosId, tokenizer.padId]).toEqual([2, 3]);
@@ -102,12 +144,19 @@ describe('the end token', () => {
     ['of generation_config.json before it', { ...model, ...generation(2) }, 2, '<eos>'],
     ['the first that the vocabulary has', generation([1000, 2, 3]), 2, '<eos>'],
     ['of config.json when the other says nothing', { ...model, ...generation(null) }, 3, '<pad>'],
+    // As Python writes it, and models are read from.
+    [
+      'of a config.json with an infinity',
+      { 'config.json': '{"limit": [0.0, Infinity], "eos_token_id": 2}' },
+      2,
+      '<eos>',
+    ],
     ['missing', {}, null, ''],
   ])('%s', (_, files, end, rendered) => {
     const chat_template = '{{ bos_token }}{{ eos_token }}';
     const directory = tokenizerDirectory({ chat_template, bos_token: undefined, eos_token: null });
     for (const [name, value] of Object.entries(files))
-      writeFileSync(join(directory, name), JSON.stringify(value));
+      writeFileSync(join(directory, name), typeof value === 'string' ? value : JSON.stringify(value));
     const tokenizer = Tokenizer.load(directory);
     expect(tokenizer.eosId).toBe(end);
     expect(tokenizer.renderChat([user('x')], true)).toBe(rendered);

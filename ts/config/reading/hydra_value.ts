@@ -80,18 +80,22 @@ class ValueParser {
     return Object.fromEntries(entries);
   }
 
+  /** Of backslashes before the quote two stand for one, and one that is left over is for the quote; all others are text. */
   private quoted(quote: string): string {
     let out = '';
-    for (let i = this.at + 1; i < this.text.length; i++) {
-      const character = this.text[i] as string;
-      if (character === '\\' && (this.text[i + 1] === quote || this.text[i + 1] === '\\')) {
-        out += this.text[++i];
-      } else if (character === quote) {
-        this.at = i + 1;
+    for (let start = this.at + 1; ; ) {
+      const at = this.text.indexOf(quote, start);
+      if (at < 0) throw this.error(`the quote ${quote} is not closed`);
+      let slashes = 0;
+      while (at - slashes > start && this.text[at - slashes - 1] === '\\') slashes++;
+      out += this.text.slice(start, at - slashes) + '\\'.repeat(slashes >> 1);
+      start = at + 1;
+      if (slashes % 2 === 0) {
+        this.at = start;
         return out;
-      } else out += character;
+      }
+      out += quote;
     }
-    throw this.error(`the quote ${quote} is not closed`);
   }
 
   /** Plain text up to one of `ends`; a ${...} in it is taken whole. */

@@ -1,4 +1,5 @@
 import { printable } from '../../base/printable';
+import { floatText } from '../../base/python_float';
 import type { Hidden } from './hidden';
 import { parseHydraValue } from './hydra_value';
 import { getPath, isTree, type Tree } from './tree';
@@ -107,7 +108,7 @@ class References {
 
   private found(expression: string, path: string, seen: readonly string[]): unknown {
     // What stands inside may itself hold references.
-    const inner = asText(this.resolve(expression, path, seen));
+    const inner = asSource(this.resolve(expression, path, seen));
     const [, resolver, rest] = /^([\w.]+):([\s\S]*)$/.exec(inner) ?? [];
     if (resolver === undefined || rest === undefined) return this.key(inner, path, seen);
     const comma = rest.indexOf(',');
@@ -163,4 +164,12 @@ function closing(text: string, from: number): number {
   return -1;
 }
 
-const asText = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value));
+/** Within an expression, which is read again. */
+const asSource = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value));
+
+/** As Python's str() has it, lists and sections aside. A number without a fraction is taken for an integer. */
+function asText(value: unknown): string {
+  if (value === null) return 'None';
+  if (typeof value === 'boolean') return value ? 'True' : 'False';
+  return typeof value === 'number' && !Number.isInteger(value) ? floatText(value) : asSource(value);
+}

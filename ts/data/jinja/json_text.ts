@@ -1,7 +1,9 @@
 // Python's json.dumps, which transformers puts in the place of Jinja's tojson.
+
+import { floatText } from '../../base/python_float';
 import { quotedSteps, type Spend } from './budget';
 import type { Value } from './engine';
-import { floatText, isDict, isList, itemsOf, typeName } from './values';
+import { isDict, isList, itemsOf, typeName } from './values';
 
 export interface JsonLayout {
   /** Blanks of one level; null: all on one line. */

@@ -1,4 +1,5 @@
 // Values of the template engine as Python has them: equality, text, repr.
+import { floatText } from '../../base/python_float';
 import { comparedSteps, quotedSteps, type Spend } from './budget';
 import type { Value } from './engine';
 
@@ -97,20 +98,6 @@ function repr(value: Value, spend: Spend): string {
     default:
       throw new Error(`a ${typeName(value)} stands where a text is written: is it to be called?`);
   }
-}
-
-/** Shortest digits that give the number back, with an exponent from 1e16 and below 1e-4. */
-export function floatText(value: number): string {
-  if (Number.isNaN(value)) return 'nan';
-  if (!Number.isFinite(value)) return value > 0 ? 'inf' : '-inf';
-  if (Object.is(value, -0)) return '-0.0';
-  const magnitude = Math.abs(value);
-  if (magnitude !== 0 && (magnitude >= 1e16 || magnitude < 1e-4)) {
-    const [digits, exponent] = value.toExponential().split('e') as [string, string];
-    const sign = exponent.startsWith('-') ? '-' : '+';
-    return `${digits}e${sign}${exponent.replace(/^[+-]/, '').padStart(2, '0')}`;
-  }
-  return Number.isInteger(value) ? `${value}.0` : String(value);
 }
 
 const ESCAPES: Readonly<Record<string, string>> = {

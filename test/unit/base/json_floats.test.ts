@@ -1,4 +1,4 @@
-import { markFloats, restoreFloats } from '../../../ts/checkpoint/json_floats';
+import { markFloats, restoreFloats } from '../../../ts/base/json_floats';
 import { parseObject } from '../../../ts/checkpoint/json_object';
 
 test('floats stay floats through parsing and writing', () => {
