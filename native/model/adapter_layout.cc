@@ -79,7 +79,9 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora, const Decode
   for (const AdapterSite& site : lora.sites) {
     const auto found = weights.find(site.param);
     require(found != weights.end(), ErrorCode::kInvalidArgument, "[lora] site ", site.name, ": '", site.param,
-            "' is not the weight of a linear layer of attention, a dense MLP or a shared expert");
+            "' is not the weight of a linear layer that takes adapters: one of attention, of linear "
+            "attention, of an "
+            "MLP, of shared experts, of the latents of experts or of the gate of a token");
     const ParameterSpec& weight = *found->second;
     const std::vector<int64_t>& shape = weight.placement.shape;
     require(site.row >= 0 && site.rows > 0 && site.row + site.rows <= shape[0], ErrorCode::kInvalidArgument,

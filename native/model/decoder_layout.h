@@ -92,8 +92,8 @@ struct LoraOptions {
 // trained beside them. Matrices start from N(0, 0.02), norms from the identity, biases from 0; adapters as in
 // PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they begin by adding nothing.
 //
-// kInvalidArgument naming an adapter site that is not on a linear layer of attention, a dense MLP or a shared
-// expert, or that leads out of it, and as validate() for a part.
+// kInvalidArgument naming an adapter site that is not on a linear layer that takes adapters, or that leads out
+// of it, and as validate() for a part.
 ParameterLayout decoder_layout(const ModelConfig& config,
                                const std::optional<LoraOptions>& lora = std::nullopt,
                                const DecoderPart& part = {});

@@ -27,8 +27,6 @@ class PerLayerEmbeddings {
   // [V, L*P], or this rank's words of it; the gradient is undefined where it is not trained.
   const at::Tensor& table() const { return table_; }
   const at::Tensor& table_grad() const { return table_grad_; }
-  // sqrt(P), rounded to the compute dtype.
-  double table_scale() const { return table_scale_; }
   size_t group() const { return group_; }
   bool trained() const { return table_grad_.defined(); }
   Linear::Packed pack() const { return in_.pack_forward(); }
@@ -37,8 +35,8 @@ class PerLayerEmbeddings {
   // may be null.
   at::Tensor forward(const at::Tensor& words, const at::Tensor& embedded, int64_t row_tile,
                      const Linear::Packed& packed, PerLayerSaved* saved) const;
-  // d [T, L*P], by what forward() gave, becomes the gradient by words times table_scale(). Adds to dx [T, H],
-  // the gradient by embedded, and to those of matrix and norm.
+  // d [T, L*P], by what forward() gave, becomes the gradient by words. Adds to dx [T, H], the gradient by
+  // embedded, and to those of matrix and norm.
   void backward(const at::Tensor& d, const PerLayerSaved& saved, const at::Tensor& dx) const;
 
  private:
