@@ -163,15 +163,20 @@ function unescaped(text: string): string {
   return out;
 }
 
-const INTEGER = /^[+-]?\d+(_\d+)*$/;
-const FLOAT = /^[+-]?(\d+\.\d*|\.\d+|\d+)(e[+-]?\d+)?$/i;
+// 007 is text, as a name may be.
+const WHOLE = '(?:0|[1-9](?:_?\\d)*)';
+const DIGITS = '\\d(?:_?\\d)*';
+const INTEGER = new RegExp(`^[+-]?${WHOLE}$`);
+const FLOAT = new RegExp(
+  `^[+-]?(?:${WHOLE}\\.|${WHOLE}?\\.${DIGITS}|${WHOLE}(?=e))(?:e[+-]?${DIGITS})?$`,
+  'i',
+);
 
 /** null, true, false and numbers; anything else is text. Hydra has no ~ for null, YAML has. */
 function primitive(text: string): unknown {
   const lower = text.toLowerCase();
   if (lower === 'null' || text === '~') return null;
   if (lower === 'true' || lower === 'false') return lower === 'true';
-  if (INTEGER.test(text)) return Number(text.replaceAll('_', ''));
-  if (FLOAT.test(text)) return Number(text);
+  if (INTEGER.test(text) || FLOAT.test(text)) return Number(text.replaceAll('_', ''));
   return unescaped(text);
 }
