@@ -4,7 +4,16 @@
 // Without --tarball the addon of build/ goes into the tarball, stripped and without its rpath, as `npm run prebuilds`
 // makes them. Where neither npm's cache nor the registry has the dependencies it says so and passes.
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -78,11 +87,25 @@ function packWithAddon() {
   return stage;
 }
 
+/** Of a page: relative links that lead to no file and no folder of these. */
+function deadLinks(page, names) {
+  const text = readFileSync(path.join(root, page), 'utf8');
+  const links = [...text.matchAll(/\]\(([^)#\s]+)[^)\s]*\)/g)].map(([, link]) => link);
+  return links
+    .filter((link) => !/^[a-z]+:/.test(link))
+    .map((link) => path.posix.normalize(path.posix.join(path.posix.dirname(page), link)).replace(/\/$/, ''))
+    .filter((target) => !names.has(target) && ![...names].some((name) => name.startsWith(`${target}/`)))
+    .map((target) => `${page} to ${target}`);
+}
+
 function checkContents({ files, size, unpackedSize }) {
   const useless = files
     .map((file) => file.path)
     .filter((name) => /(^test\/|\.test\.|\.map$|^ts\/|^bench\/)/.test(name));
   if (useless.length > 0) throw new Error(`the tarball has files of no use: ${useless.join(', ')}`);
+  const names = new Set(files.map((file) => file.path));
+  const dead = [...names].filter((name) => name.endsWith('.md')).flatMap((name) => deadLinks(name, names));
+  if (dead.length > 0) throw new Error(`pages of the tarball lead to what it has not: ${dead.join(', ')}`);
   const mb = (bytes) => `${(bytes / 2 ** 20).toFixed(2)} MB`;
   say(`${files.length} files, ${mb(size)} packed, ${mb(unpackedSize)} unpacked`);
   for (const { path: name, size: bytes } of files.filter((file) => file.path.endsWith('.node')))
