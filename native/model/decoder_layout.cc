@@ -27,6 +27,8 @@ class DecoderLayout : public AttentionLayout {
     if (const int64_t size = c_.num_layers * c_.per_layer_size; size > 0) {
       group({.name = "per_layer", .trainable = !frozen_, .before_layers = true});
       add_matrix("per_layer.embed.weight", c_.vocab_size, size, rows({even(c_.vocab_size)}));
+      // Read in both passes, the table in one: by itself it is small.
+      group({.name = "per_layer.product", .trainable = !frozen_, .before_layers = true});
       add_weight("per_layer.in", size, c_.hidden_size, everywhere(part_.sequence_parallel));
       add_scale("per_layer.norm.weight", c_.per_layer_size, part_.sequence_parallel);
     }

@@ -84,16 +84,16 @@ struct LoraOptions {
   std::vector<AdapterSite> sites;
 };
 
-// Groups: "embed", "per_layer" (per_layer_size), "layers.{i}" (then "layers.{i}.buffers" where it has some,
-// and with expert parallelism "layers.{i}.experts.{r}" for each rank r of the group, of which its own are
-// here), "head" (with the final norm), those of the layers that predict further tokens, with a tower
-// "vision.patches", "vision.layers.{i}" and "vision.mergers", all of it on every rank of those that share
-// matrices, then with adapters "layers.{i}.lora" for each layer that has some, and "value_head", which is
-// trained beside them. Matrices start from N(0, 0.02), norms from the identity, biases from 0; adapters as in
-// PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they begin by adding nothing.
+// Groups: "embed", with per_layer_size "per_layer" (the table) and "per_layer.product", "layers.{i}" (then
+// "layers.{i}.buffers" where it has some, and with expert parallelism "layers.{i}.experts.{r}" for each rank
+// r of the group, of which its own are here), "head" (with the final norm), those of the layers that predict
+// further tokens, with a tower "vision.patches", "vision.layers.{i}" and "vision.mergers", all of it on all
+// ranks that share matrices, then with adapters "layers.{i}.lora" for each layer that has some, and
+// "value_head", trained beside them. Matrices start from N(0, 0.02), norms from the identity, biases from 0;
+// adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they begin by adding nothing.
 //
-// kInvalidArgument naming an adapter site that is not on a linear layer that takes adapters, or that leads out
-// of it, and as validate() for a part.
+// kInvalidArgument naming an adapter site that is not on a linear layer that takes adapters, or that leads
+// out of it, and as validate() for a part.
 ParameterLayout decoder_layout(const ModelConfig& config,
                                const std::optional<LoraOptions>& lora = std::nullopt,
                                const DecoderPart& part = {});

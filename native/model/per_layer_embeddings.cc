@@ -28,7 +28,8 @@ PerLayerEmbeddings::PerLayerEmbeddings(const ParameterStore& store, const ModelC
                        .to(dtype)
                        .item<double>()),
       product_scale_(1 / std::sqrt(static_cast<double>(config.hidden_size))),
-      group_(store.at("per_layer.embed.weight").group),
+      table_group_(store.at("per_layer.embed.weight").group),
+      product_group_(store.at("per_layer.in.weight").group),
       in_(store, "per_layer.in"),
       norm_(store, config, "per_layer.norm") {}
 

@@ -27,7 +27,9 @@ class PerLayerEmbeddings {
   // [V, L*P], or this rank's words of it; the gradient is undefined where it is not trained.
   const at::Tensor& table() const { return table_; }
   const at::Tensor& table_grad() const { return table_grad_; }
-  size_t group() const { return group_; }
+  // Of the store: of the table, and of what multiplies.
+  size_t table_group() const { return table_group_; }
+  size_t product_group() const { return product_group_; }
   bool trained() const { return table_grad_.defined(); }
   Linear::Packed pack() const { return in_.pack_forward(); }
 
@@ -42,7 +44,7 @@ class PerLayerEmbeddings {
  private:
   at::Tensor table_, table_grad_;
   double table_scale_, product_scale_;
-  size_t group_;
+  size_t table_group_, product_group_;
   Linear in_;
   Norm norm_;
 };

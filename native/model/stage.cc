@@ -65,7 +65,7 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
     embedding_groups_ = {embed.group};
     if (config.per_layer_size > 0) {
       per_layer_.emplace(store, config, dtype);
-      embedding_groups_.push_back(per_layer_->group());
+      per_layer_groups_ = {per_layer_->table_group(), per_layer_->product_group()};
     }
   }
   blocks_.reserve(static_cast<size_t>(range.layers()));
@@ -125,9 +125,10 @@ RouterWork Stage::router_work(const PackedTokens& packed) const {
 template <typename Embed, typename BlockWork, typename Head>
 void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head) {
   if (range_.embedding) {
-    Lease embeddings = lease(embedding_groups_, "forward");
+    Lease embeddings = lease(embedding_groups_, "forward"), per_layer = lease(per_layer_groups_, "forward");
     prefetch_block(0, "forward");
     embed();
+    per_layer.end();
     if (embeds_again_) {
       pass.embeddings = std::move(embeddings);
     } else {
@@ -170,11 +171,15 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
     own.end();
   }
   if (range_.embedding) {
-    // The matrix of per-layer embeddings is multiplied in this pass, too, where it is trained.
-    const bool multiplied = per_layer_ && per_layer_->trained();
-    const Lease::Of of = multiplied ? Lease::Of::kBoth : Lease::Of::kGradients;
-    if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", of);
+    if (!embeds_again_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+    Lease table, product;  // of per-layer embeddings
+    if (per_layer_ && per_layer_->trained()) {
+      table = lease({per_layer_->table_group()}, "backward", Lease::Of::kGradients);
+      product = lease({per_layer_->product_group()}, "backward", Lease::Of::kBoth);
+    }
     embed();
+    product.end();
+    table.end();
     pass.embedding_gradient.end();
     pass.embeddings.end();
   }

@@ -236,7 +236,7 @@ class Stage {
   const ContextGroup* context_;
   int64_t first_token_ = 0;                        // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
-  std::vector<size_t> embedding_groups_, head_groups_;
+  std::vector<size_t> embedding_groups_, per_layer_groups_, head_groups_;
   bool embeds_again_ = false;  // a tied head, or a prediction layer, uses the embeddings of this stage, too
   std::vector<PredictionLayer> predictions_;
   bool trains_predictions_ = false;

@@ -301,6 +301,56 @@ TEST(steps_do_not_convert_the_head) {
   });
 }
 
+// It is larger than all else: no other group is asked for, and no block computed, while it is there.
+TEST(the_table_of_per_layer_embeddings_is_there_for_its_rows_alone) {
+  struct Recorder final : ParameterAccess {
+    explicit Recorder(const ParameterStore& store) : groups(store.groups()) {}
+    const std::vector<ParameterGroup>& groups;
+    std::vector<std::string> calls;
+    void note(const char* call, size_t group) { calls.push_back(call + groups[group].name); }
+    void acquire(size_t group, const char* phase) override { note("+", group); }
+    void release(size_t group) override { note("-", group); }
+    void prefetch(size_t group, const char* phase) override {}
+    void acquire_gradient(size_t group) override { note("+d ", group); }
+    void release_gradient(size_t group) override { note("-d ", group); }
+    void settle_gradients() override {}
+  };
+  at::NoGradGuard no_grad;
+  for (const bool tied : {true, false}) {
+    ModelConfig config = small("gemma4_shared");
+    config.tied_embeddings = tied;
+    SmallModel model(config);
+    Recorder recorder(model.store);
+    Transformer transformer(config, model.store, at::kCPU, at::kFloat, &recorder);
+    const TokenBatch batch = batch_of({9, 30}, {4, 10});
+    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
+    const PackedTokens packed = gather(batch, layout, pack(layout, 0, layout.size(), 4096)[0], kRowTile);
+    StagePass pass(true);
+    Stage& stage = transformer.stages().front();
+    const at::Tensor hidden = stage.forward(&packed, {}, pass);
+    stage.backward(at::ones_like(hidden), pass);
+    // All calls of layers that stand together are one.
+    std::vector<std::string> order;
+    for (const std::string& call : recorder.calls) {
+      if (call.find("per_layer") != std::string::npos) order.push_back(call);
+      if (call.find("layers.") != std::string::npos && (order.empty() || order.back() != "layers"))
+        order.emplace_back("layers");
+    }
+    const std::vector<std::string> expected{"+per_layer",
+                                            "+per_layer.product",
+                                            "-per_layer",
+                                            "-per_layer.product",
+                                            "layers",
+                                            "+d per_layer",
+                                            "+per_layer.product",
+                                            "+d per_layer.product",
+                                            "-d per_layer.product",
+                                            "-per_layer.product",
+                                            "-d per_layer"};
+    CHECK(order == expected);
+  }
+}
+
 TEST(impossible_batches_are_refused_by_name) {
   CHECK_THROWS(pack(check_layout(batch_of({5, 90}, {1, 1}, 1), 50, 128), 0, 2, 64),
                "sequence 1 has 90 tokens");

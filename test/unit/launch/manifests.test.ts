@@ -212,12 +212,10 @@ test.each([
   ['"quoted" # 1', "/runs/it's"],
   ['a\\b', '/runs/"x"'],
 ])('the name %s of a job and its directory %s are one word each for sbatch', (name, root) => {
+  const quoted = (text: string): string => `"${text.replaceAll('"', '\\"')}"`;
   const words = sbatchWords(
     sbatchScript(
-      config(
-        `trainer.experiment_name=${JSON.stringify(name)}`,
-        `trainer.default_local_dir=${JSON.stringify(root)}`,
-      ),
+      config(`trainer.experiment_name=${quoted(name)}`, `trainer.default_local_dir=${quoted(root)}`),
       slurm,
     ),
   );
