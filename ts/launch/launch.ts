@@ -7,6 +7,7 @@ import type { LauncherName } from '../config/schema/launchers';
 import { ConfigError, TroupeError } from '../errors';
 import { namedAddress, outwardAddress } from '../host/addresses';
 import { runHostAgent } from '../host/run_agent';
+import { RunClaim } from '../run/run_claim';
 import { agentCommand } from './agent_command';
 import { HostPool, type HostPoolOptions } from './host_pool';
 import { checkPlace, type ProcessPlace, readProcessPlace } from './process_place';
@@ -88,15 +89,32 @@ export interface LaunchOptions {
 /** How long an elastic run waits for a lost host to come back before it goes on without. */
 const ELASTIC_WAIT_MS = 15_000;
 
-/** Gathers the hosts of a run; `close` of the pool ends all that was started on them. @throws as HostPool.gather */
+/** Started by themselves, other hosts look into the rendezvous file. */
+const isByFile = (type: LauncherName): boolean => type === 'env' || type === 'external';
+
+/** Gathers the hosts of a run; `close` of the pool ends all that was started on them. @throws as HostPool.gather; TroupeError IN_USE */
 export async function gatherHosts(
+  config: Config,
+  part: Extract<Part, { part: 'controller' }>,
+  options: LaunchOptions,
+): Promise<HostPool> {
+  if (!isByFile(part.type)) return await gather(config, part, options);
+  // Of a run that is at work in this directory the file stays as it is: its hosts look there again.
+  const claim = await RunClaim.take(config.trainer.default_local_dir);
+  try {
+    return await gather(config, part, options);
+  } finally {
+    claim.release();
+  }
+}
+
+async function gather(
   config: Config,
   { type }: Extract<Part, { part: 'controller' }>,
   { say, onNotice, spares = 0, elastic }: LaunchOptions,
 ): Promise<HostPool> {
   const { nnodes, n_gpus_per_node: perHost, launcher, worker_timeouts: timeouts } = config.trainer;
   const file = rendezvousFile(config);
-  const byFile = type === 'env' || type === 'external';
   let withdraw = (): void => undefined;
   say(`waiting for ${counted(nnodes, 'host')} (${type})`);
   const pool = await HostPool.gather({
@@ -109,7 +127,7 @@ export async function gatherHosts(
     ...(launcher.token_file === null ? {} : { token: readToken(launcher.token_file) }),
     starter: starterOf(config, type, say),
     announce: (address) => {
-      if (byFile) withdraw = writeRendezvous(file, address);
+      if (isByFile(type)) withdraw = writeRendezvous(file, address);
       if (type === 'external') say(`agents reach this controller at ${address.controllers.join(', ')}`);
     },
     withdraw: () => withdraw(),
