@@ -301,6 +301,15 @@ describe('an import', () => {
           /expected dtype float32 or bfloat16 but got float16/,
         );
         await refuses({ row: 1 }, /expected rows that begin at 0 and end at 160 or before, but got 1 to 32/);
+        const numbers = new Float32Array(first.data.length / 4) as unknown as Uint8Array;
+        await refuses(
+          { data: numbers },
+          /expected the bytes of its rows, a Uint8Array, but got a Float32Array/,
+        );
+        await refuses(
+          { shape: undefined as unknown as number[] },
+          /expected a shape, a list of numbers, but/,
+        );
         await refuses({ data: first.data.slice(4) }, /expected 5952 bytes for 31 rows but got 5948/);
         const bad = first.data.slice();
         new DataView(bad.buffer).setFloat32(8, Number.POSITIVE_INFINITY, true);

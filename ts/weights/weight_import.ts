@@ -1,3 +1,4 @@
+import { isUint8Array } from 'node:util/types';
 import { badOption } from '../base/check_options';
 import { show } from '../base/text';
 import { oneToAll } from '../controller/dispatch';
@@ -70,6 +71,7 @@ class Intake {
   }
 
   private check(part: WeightPart, expectedRow: number, dtype: string | undefined): FileTensor {
+    checkForm(part);
     const { name, shape, row, rows, data } = part;
     const tensor = this.tensors.get(name);
     if (tensor === undefined) {
@@ -99,6 +101,21 @@ class Intake {
     }
     return tensor;
   }
+}
+
+/** Of an array that is large its name alone. */
+const kindOf = (value: unknown): string =>
+  ArrayBuffer.isView(value) ? `a ${value.constructor.name}` : show(value);
+
+/** That what is read of a part is there, and bytes are bytes: numbers of another array would be cut to them one by one. */
+function checkForm(part: WeightPart): void {
+  const { name, shape, data } = part ?? {};
+  if (typeof name !== 'string')
+    throw refused(`expected parts with the name of a tensor but got ${show(part)}`);
+  if (!Array.isArray(shape))
+    throw refused(`tensor '${name}': expected a shape, a list of numbers, but got ${show(shape)}`);
+  if (!isUint8Array(data))
+    throw refused(`tensor '${name}': expected the bytes of its rows, a Uint8Array, but got ${kindOf(data)}`);
 }
 
 /**
