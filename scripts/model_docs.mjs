@@ -30,6 +30,7 @@ const EXAMPLES = {
   glm: 'GLM-4-9B, GLM-4-9B-Chat, as `-hf`',
   glm4: 'GLM-4-0414 9B, 32B; GLM-Z1',
   ernie4_5: 'ERNIE-4.5-0.3B',
+  exaone: 'EXAONE 3.0, 3.5: 2.4B, 7.8B, 32B; EXAONE Deep',
   exaone4: 'EXAONE 4.0: 1.2B, 32B',
   cwm: 'CWM, of code',
   olmo2: 'OLMo 2: 1B, 7B, 13B, 32B, and what was trained from them',
@@ -42,8 +43,10 @@ const EXAMPLES = {
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
   qwen3_next: 'Qwen3-Next-80B-A3B',
-  qwen3_5_text: 'Qwen3.5, dense: 0.8B, 2B, 4B, 9B, 27B ([the language model](#linear-attention))',
-  qwen3_5_moe_text: 'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B ([the language model](#linear-attention))',
+  qwen3_5_text:
+    'Qwen3.5, dense: 0.8B, 2B, 4B, 9B, 27B; Qwen3.6-27B ([the language model](#linear-attention))',
+  qwen3_5_moe_text:
+    'Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B; Qwen3.6-35B-A3B ([the language model](#linear-attention))',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7',
   lfm2_moe: 'LFM2-8B-A1B ([short convolutions](#lfm2))',
   mellum: 'Mellum 2 12B-A2.5B',
@@ -54,6 +57,7 @@ const EXAMPLES = {
   minimax_m2: 'MiniMax-M2 ([FP8](#fp8))',
   hy_v3: 'Hy3',
   exaone_moe: 'K-EXAONE',
+  afmoe: 'Trinity Nano, Mini, Large',
   nemotron_h:
     'Nemotron 3 Nano 30B-A3B, Super 120B-A12B; Nemotron Nano 9B v2, Nemotron-H ([blocks](#nemotron-h))',
   deepseek_v2: 'DeepSeek-V2, V2-Lite, V2.5; DeepSeek-Coder-V2',
@@ -67,8 +71,8 @@ const EXAMPLES = {
   qwen3_vl_moe: 'Qwen3-VL-30B-A3B, 235B-A22B ([images](#images))',
   glm4v: 'GLM-4.1V-9B, GLM-4.6V-Flash ([images](#images))',
   glm4v_moe: 'GLM-4.5V, GLM-4.6V ([images](#images))',
-  qwen3_5: 'the dense Qwen3.5 [with its images](#images)',
-  qwen3_5_moe: 'the mixtures of Qwen3.5 [with their images](#images)',
+  qwen3_5: 'the dense Qwen3.5 and 3.6 [with their images](#images)',
+  qwen3_5_moe: 'the mixtures of Qwen3.5 and 3.6 [with their images](#images)',
   gpt2: 'GPT-2',
 };
 

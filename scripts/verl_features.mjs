@@ -10,7 +10,7 @@ const CASES = {
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>
     /video_key=/.test(text) ||
-    (!/qwen-?2(\.?5)?-?vl|qwen-?3-?vl-\d+b|qwen-?3\.5|glm-?4\.[156]v/i.test(model) &&
+    (!/qwen-?2(\.?5)?-?vl|qwen-?3-?vl-\d+b|qwen-?3\.[56]|glm-?4\.[156]v/i.test(model) &&
       (/image_key=(?!null)|freeze_vision_tower=True|limit_images=\d/.test(text) ||
         /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model))),
   'GPUs of the trainer lent to the rollout': ({ text }) =>
@@ -18,7 +18,7 @@ const CASES = {
   'updates that wait for requests in flight': ({ text }) =>
     /partial_rollout=False/.test(text) && /staleness_threshold=(?!0(\.0*)?(\n|$))/.test(text),
   'a model family': ({ model }) =>
-    /qwen-?3\.?6|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.([56](-air)?(-base)?(\/|$)|[156]v))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
+    /qwen-?3\.?[78]|deepseek-?(ai\/deepseek-)?v(2|3\.2|[4-9])|glm(?!-?4\.([56](-air)?(-base)?(\/|$)|[156]v))|mimo-?v\d|kimi-?(linear|k2\.\d)|nemotron|minimax|step-?3|ling-|hunyuan|wan2/i.test(
       model,
     ) && !/distill/i.test(model),
   'a trainer of its own': ({ program }) =>
@@ -36,7 +36,7 @@ const CASES = {
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   'distillation from a model that is not there': ({ text }) =>
     /distillation\.enabled=True/.test(text) &&
-    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B)|qwen-?3\.?6|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
+    /teacher_models\.\w+\.model_path=\S*(-VL(?!-\d+B)|qwen-?3\.?[78]|glm(?!-?4\.[56])|kimi-?vl)/i.test(text),
   'another kind of distillation': ({ text }) =>
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   'another profiler': ({ text }) =>

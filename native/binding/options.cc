@@ -80,6 +80,7 @@ ModelConfig read_model(const Field& dto) {
   model.logits_scaling = dto["logitsScaling"].number();
   model.residual_scale = dto["residualScale"].number();
   model.attention_gate = dto["attentionGate"].boolean();
+  model.gates_apart = dto["gatesApart"].boolean();
   model.attention_sinks = dto["attentionSinks"].boolean();
   model.sliding_windows = dto["slidingWindows"].integers();
   model.qkv_bias = dto["qkvBias"].boolean();

@@ -34,12 +34,16 @@ void AttentionLayout::add_attention(const std::string& prefix, int64_t layer) {
   if (c.latent) {
     add_latent_projection(prefix);
   } else {
-    const int64_t queries = (c.attention_gate ? 2 : 1) * c.q_size();
+    const int64_t queries = (c.attention_gate && !c.gates_apart ? 2 : 1) * c.q_size();
     std::vector<CutBlock> blocks{even(queries)};
     std::vector<int64_t> matrices{queries};
     for (int64_t part = 0; keys && part < (c.values_from_keys ? 1 : 2); ++part) {
       blocks.push_back(key_heads(c));
       matrices.push_back(c.kv_size());
+    }
+    if (c.gates_apart) {
+      blocks.push_back(even(c.q_size()));
+      matrices.push_back(c.q_size());
     }
     const int64_t all = std::accumulate(matrices.begin(), matrices.end(), int64_t{0});
     add_linear(prefix + "qkv", all, c.hidden_size, c.qkv_bias, rows(std::move(blocks)), std::move(matrices));

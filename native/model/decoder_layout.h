@@ -24,7 +24,8 @@
 //   layers.{i}.attn.{kv_a.{weight [key_rank + R, H], bias}, kv_norm.weight [key_rank]}
 //   layers.{i}.attn.kv_b.weight [heads * (S+V), key_rank]                 rows of a head: key, then value
 //   with gates of attention (attention_gate) the rows of q in qkv are, by head, those of its query and its
-//   gate instead of all of these, linear attention (LinearAttentionConfig, with the order of the rows of in):
+//   gate, or those of all gates come behind v (gates_apart)
+//   instead of all of these, linear attention (LinearAttentionConfig, with the order of the rows of in):
 //   Gated DeltaNet (model/gated_delta_net.h)
 //   layers.{i}.delta.in.weight [columns, H]          layers.{i}.delta.conv.weight [q, k, v; 4]
 //   layers.{i}.delta.{a_log,dt_bias} [value_heads]   layers.{i}.delta.norm.weight [value_dim]

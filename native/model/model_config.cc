@@ -269,6 +269,10 @@ void validate(const ModelConfig& c) {
   if (c.linear) validate_linear(c);
   require(!c.attention_gate || !c.latent, ErrorCode::kInvalidModel,
           "[model] gates of attention (attention_gate) beside latent attention are not supported");
+  require(!c.gates_apart || (c.attention_gate && !c.values_from_keys && c.shared_kv_layers == 0),
+          ErrorCode::kInvalidModel,
+          "[model] a matrix of their own (gates_apart) have gates of attention (attention_gate) alone, whose "
+          "layers have keys and values");
   if (c.vision) validate_vision(c);
   validate_second_heads(c);
   if (c.prediction) {

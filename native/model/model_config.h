@@ -212,7 +212,8 @@ struct ModelConfig {
   double residual_scale = 1;             // granite: multiplies what attention and the MLP add to a row
   std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
 
-  bool attention_gate = false;   // heads are multiplied by the sigmoid of a gate that comes with their query
+  bool attention_gate = false;   // heads are multiplied by the sigmoid of a gate each
+  bool gates_apart = false;      // afmoe: gates have a matrix of their own; else each comes with its query
   bool attention_sinks = false;  // a logit per query head (kernels/attention_sinks.h)
 
   bool qkv_bias = false;

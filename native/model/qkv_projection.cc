@@ -13,8 +13,9 @@ namespace troupe {
 
 namespace {
 
-// Rows of its weight: q, then k, then v, or as linear_attention_projection() gives them. It may have the
-// first of these alone: queries and keys, or queries.
+// Rows of its weight: q, then k, then v, then gates that have a matrix of their own, or as
+// linear_attention_projection() gives them. It may have the first of these alone: queries and keys, or
+// queries.
 class MatrixProjection : public QkvProjection {
  public:
   MatrixProjection(const ParameterStore& store, const std::string& name) : qkv_(store, name) {}
@@ -137,7 +138,8 @@ std::unique_ptr<QkvProjection> qkv_projection(const ParameterStore& store, const
   }
   if (config.values_from_keys)
     return std::make_unique<KeyProjection>(store, name + ".qkv", config.q_size(), config.kv_size());
-  if (!config.attention_gate) return std::make_unique<MatrixProjection>(store, name + ".qkv");
+  if (!config.attention_gate || config.gates_apart)
+    return std::make_unique<MatrixProjection>(store, name + ".qkv");
   const int64_t heads = config.num_heads;
   return std::make_unique<RegroupedProjection>(
       store, name + ".qkv",

@@ -25,6 +25,7 @@ describe.each(
     ],
     ...[
       'glm',
+      'exaone',
       'exaone4',
       'cwm',
       'olmoe',
@@ -32,6 +33,7 @@ describe.each(
       'minimax_m2',
       'hy_v3',
       'exaone_moe',
+      'afmoe',
       'nemotron_h',
       'nemotron_h_latent',
       'youtu',

@@ -37,6 +37,7 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['glm4', 'actor', 'all-linear'],
   ['glm4', 'critic', 'all-linear'],
   ['glm', 'actor', 'all-linear'],
+  ['exaone', 'actor', 'all-linear'],
   ['exaone4', 'actor', 'all-linear'],
   ['minimax_m2', 'actor', 'all-linear'],
   ['hy_v3', 'actor', 'all-linear'],
@@ -49,6 +50,7 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   // PEFT refuses adapters of out_proj in a model with Mamba.
   ['nemotron_h', 'actor', ['in_proj', 'q_proj', 'k_proj', 'o_proj']],
   ['arcee', 'actor', 'all-linear'],
+  ['afmoe', 'actor', 'all-linear'],
   ['granitemoeshared', 'actor', 'all-linear'],
   ['solar_open', 'actor', ['q_proj', 'k_proj', 'o_proj']],
   ['granitemoehybrid', 'actor', ['in_proj', 'q_proj', 'v_proj', 'o_proj', 'input_linear', 'output_linear']],

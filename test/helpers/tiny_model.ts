@@ -58,6 +58,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     tiedEmbeddings: false,
     valueBias: false,
     attentionGate: false,
+    gatesApart: false,
     attentionSinks: false,
     latent: null,
     moe: null,

@@ -17,9 +17,9 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",    "qwen3",   "gpt2",       "gemma2", "qwen3_moe",  "glm4_moe",   "deepseek_v3",  "gpt_oss",
-    "latent",   "qwen3_5", "qwen3_next", "mamba2", "nemotron_h", "olmo3",      "olmo_hybrid",  "lfm2",
-    "lfm2_moe", "granite", "granitemoe", "glm4",   "gemma4",     "gemma4_moe", "gemma4_shared"};
+    "qwen2",    "qwen3",   "gpt2",       "gemma2", "qwen3_moe",  "glm4_moe",   "deepseek_v3",   "gpt_oss",
+    "latent",   "qwen3_5", "qwen3_next", "mamba2", "nemotron_h", "olmo3",      "olmo_hybrid",   "lfm2",
+    "lfm2_moe", "granite", "granitemoe", "glm4",   "gemma4",     "gemma4_moe", "gemma4_shared", "afmoe"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -52,11 +52,12 @@ LoraOptions all_linear(const ModelConfig& c) {
       add("attn.kv_b.kv_b_proj", "attn.kv_b", 0, c.num_heads * (latent.still_dim + latent.value_dim));
     } else {
       const ModelConfig own = c.at_layer(layer);
-      const int64_t queries = (own.attention_gate ? 2 : 1) * own.q_size();
+      const int64_t queries = (own.attention_gate && !own.gates_apart ? 2 : 1) * own.q_size();
       add("attn.qkv.q", "attn.qkv", 0, queries);
       if (!c.shares_keys(layer)) add("attn.qkv.k", "attn.qkv", queries, own.kv_size());
       if (!c.shares_keys(layer) && !own.values_from_keys)
         add("attn.qkv.v", "attn.qkv", queries + own.kv_size(), own.kv_size());
+      if (own.gates_apart) add("attn.qkv.gate", "attn.qkv", queries + 2 * own.kv_size(), own.q_size());
     }
     if (!c.is_linear_layer(layer)) add("attn.out.o", "attn.out", 0, c.hidden_size);
     if (c.is_moe_layer(layer) && c.moe->latent_size > 0) {

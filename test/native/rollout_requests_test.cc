@@ -12,10 +12,10 @@ using namespace troupe::test;
 
 TEST(the_same_tokens_whatever_else_runs) {
   for (const char* variant :
-       {"qwen2",      "qwen3",       "gpt2",        "gemma2",      "gemma3",       "smollm3",  "qwen3_moe",
-        "glm4_moe",   "deepseek_v3", "deepseek_v2", "gpt_oss",     "latent",       "qwen3_5",  "qwen3_next",
-        "mamba2",     "nemotron_h",  "olmo3",       "olmo_hybrid", "lfm2",         "lfm2_moe", "granite",
-        "granitemoe", "glm4",        "gemma4",      "gemma4_moe",  "gemma4_shared"}) {
+       {"qwen2",      "qwen3",       "gpt2",        "gemma2",      "gemma3",        "smollm3",  "qwen3_moe",
+        "glm4_moe",   "deepseek_v3", "deepseek_v2", "gpt_oss",     "latent",        "qwen3_5",  "qwen3_next",
+        "mamba2",     "nemotron_h",  "olmo3",       "olmo_hybrid", "lfm2",          "lfm2_moe", "granite",
+        "granitemoe", "glm4",        "gemma4",      "gemma4_moe",  "gemma4_shared", "afmoe"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);

@@ -121,7 +121,8 @@ inline void give_softmax_groups(ModelConfig& c) {
 // short convolution and of experts by sigmoids whose sum has an eps), gemma4 (heads of two shapes, values
 // from keys and their norm, a scale of each layer), gemma4_moe (the same with experts beside the MLP),
 // gemma4_shared (keys of two layers for the two behind them, whose MLPs are narrower, and numbers of tokens
-// for every layer).
+// for every layer), afmoe (gates with a matrix of their own, norms of q and k, before and behind attention
+// and MLP; a layer with a window, and one that does not turn).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -242,6 +243,11 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   } else if (variant == "glm4") {
     c.post_norms = c.qkv_bias = c.rope_pairs = true;
     c.rope_inv_freq = {1, 0.1};
+  } else if (variant == "afmoe") {
+    c.attention_gate = c.gates_apart = c.qk_norm = c.post_norms = true;
+    c.embedding_scale = std::sqrt(24.0);
+    c.sliding_windows = {6, 0};
+    c.second_rope_layers = {false, true};
   } else if (variant == "smollm3") {
     c.second_rope_layers = {false, true};
   }

@@ -37,7 +37,7 @@ export const hasLfm2Names = (c: NativeModelConfig): boolean => c.family === 'lfm
 const attentionNames = (c: NativeModelConfig): { qNorm: string; kNorm: string; out: string } =>
   hasLfm2Names(c)
     ? { qNorm: 'q_layernorm', kNorm: 'k_layernorm', out: 'out_proj' }
-    : { qNorm: 'q_norm', kNorm: 'k_norm', out: 'o_proj' };
+    : { qNorm: 'q_norm', kNorm: 'k_norm', out: c.family === 'exaone' ? 'out_proj' : 'o_proj' };
 
 function qkvMapping(
   c: NativeModelConfig,
@@ -48,7 +48,7 @@ function qkvMapping(
 ): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
-  const queries = c.attentionGate ? 2 * q : q;
+  const queries = c.attentionGate && !c.gatesApart ? 2 * q : q;
   const slices = (leaf: string): FusedRows[] =>
     c.family === 'phi3'
       ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
@@ -56,6 +56,7 @@ function qkvMapping(
           { hf: `${hf}.q_proj.${leaf}`, rows: queries },
           ...(sharesKeys ? [] : [{ hf: `${hf}.k_proj.${leaf}`, rows: kv }]),
           ...(sharesKeys || c.valuesFromKeys ? [] : [{ hf: `${hf}.v_proj.${leaf}`, rows: kv }]),
+          ...(c.gatesApart ? [{ hf: `${hf}.gate_proj.${leaf}`, rows: q }] : []),
         ];
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
@@ -84,8 +85,10 @@ export function attentionMapping(
 }
 
 /** What families call the matrices of an MLP. */
-const mlpNames = (c: NativeModelConfig): readonly [gate: string, up: string, down: string] =>
-  hasLfm2Names(c) ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
+function mlpNames(c: NativeModelConfig): readonly [gate: string, up: string, down: string] {
+  if (hasLfm2Names(c)) return ['w1', 'w3', 'w2'];
+  return c.family === 'exaone' ? ['c_fc_0', 'c_fc_1', 'c_proj'] : ['gate_proj', 'up_proj', 'down_proj'];
+}
 
 export function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const [gate, up, down] = mlpNames(c);

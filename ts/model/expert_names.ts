@@ -48,6 +48,7 @@ const OTHER_NAMES: Readonly<Record<string, Partial<ExpertNames>>> = {
   ernie4_5_moe: { correction: 'moe_statics.e_score_correction_bias' },
   hy_v3: { router: 'router.gate', correction: 'expert_bias', shared: 'shared_mlp' },
   exaone_moe: { correction: 'e_score_correction_bias' },
+  afmoe: { router: 'router.gate', correction: 'expert_bias' },
   nemotron_h: { block: 'mixer' },
   lfm2_moe: { block: 'feed_forward', correction: 'expert_bias', apart: MIXTRAL.apart },
   granitemoe: GRANITE,

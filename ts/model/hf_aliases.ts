@@ -27,6 +27,11 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
     mamba_conv_bias: 'use_conv_bias',
     mamba_dt_min: 'time_step_min',
   },
+  exaone: {
+    num_layers: 'num_hidden_layers',
+    layer_norm_epsilon: 'rms_norm_eps',
+    activation_function: 'hidden_act',
+  },
   hy_v3: { num_local_experts: 'num_experts' },
   deepseek_v2: { num_experts: 'n_routed_experts' },
   deepseek_v3: { num_local_experts: 'n_routed_experts' },

@@ -1,6 +1,7 @@
 import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
+import { afmoe } from './hf_afmoe';
 import { checkAliases, withoutAliases } from './hf_aliases';
 import { cwm } from './hf_cwm';
 import { everyLayer, invalid, qwenWindows, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
@@ -98,11 +99,12 @@ function asObject(raw: unknown, where: string): Raw {
 function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {
   switch (family) {
     case 'llama':
+    case 'exaone':
     case 'arcee': {
       const c = parsed as FamilyConfig<'llama'>;
       return {
-        ...rmsDecoder(family, c, raw, where),
-        gatedMlp: family === 'llama',
+        ...rmsDecoder(family, c, raw, where, family === 'exaone' ? { defaultTheta: 500_000 } : {}),
+        gatedMlp: family !== 'arcee',
         qkvBias: c.attention_bias,
         outputBias: c.attention_bias,
         mlpBias: c.mlp_bias,
@@ -160,6 +162,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return glm4(parsed as FamilyConfig<'glm4'>, raw, where);
     case 'exaone4':
       return exaone4(family, parsed as FamilyConfig<'exaone4'>, raw, where);
+    case 'afmoe':
+      return afmoe(parsed as FamilyConfig<'afmoe'>, raw, where);
     case 'exaone_moe':
       return exaoneMoe(parsed as FamilyConfig<'exaone_moe'>, raw, where);
     case 'cwm':

@@ -74,6 +74,7 @@ export function rmsDecoder(
     logitsScaling: 1,
     residualScale: 1,
     attentionGate: false,
+    gatesApart: false,
     attentionSinks: false,
     slidingWindows: everyLayer(c, null),
     qkvBias: false,

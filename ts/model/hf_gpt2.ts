@@ -35,6 +35,7 @@ export function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig 
     logitsScaling: 1,
     residualScale: 1,
     attentionGate: false,
+    gatesApart: false,
     attentionSinks: false,
     slidingWindows: new Array(c.n_layer).fill(0),
     qkvBias: true,

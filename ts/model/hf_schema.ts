@@ -106,6 +106,17 @@ export const schemas = {
     attention_bias: bool(false),
     mlp_bias: bool(false),
   }),
+  exaone: z.object({
+    ...decoder,
+    vocab_size: int(102400, 'vocabulary'),
+    intermediate_size: int(14336, 'width'),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    max_position_embeddings: int(4096, 'positions'),
+    rms_norm_eps: real(1e-5),
+    eos_token_id: tokenIds.transform((v) => v ?? 361),
+    attention_bias: bool(false),
+    mlp_bias: bool(false),
+  }),
   seed_oss: z.object({
     ...decoder,
     vocab_size: int(155136, 'vocabulary'),

@@ -1,6 +1,7 @@
 import type { NativeModelConfig } from '../native/bridge';
 import { attentionMapping, hasGlm4Names, hasLfm2Names, mlpMapping } from './block_names';
 import { deltaMapping } from './delta_names';
+import { exaoneMapping, exaoneModule } from './exaone_names';
 import {
   type ExpertFiles,
   expertFiles,
@@ -41,6 +42,7 @@ export function tensorMapping(config: NativeModelConfig, stored: StoredShapes = 
   if (config.family === 'gpt2') gpt2Mapping(config, map);
   else if (config.family === 'nemotron_h') nemotronMapping(config, map);
   else if (hasLfm2Names(config)) lfm2Mapping(config, map);
+  else if (config.family === 'exaone') exaoneMapping(config, map);
   else if (config.family === 'gemma4_text') gemma4Mapping(config, map);
   else llamaLikeMapping(config, map, stored);
   headMapping(config, map);
@@ -59,6 +61,7 @@ export const hasFirstNames = (c: NativeModelConfig): boolean =>
 
 /** What the classes of transformers call a tensor of the files. */
 export function moduleName(c: NativeModelConfig, hf: string): string {
+  if (c.family === 'exaone') return exaoneModule(hf);
   if (c.family === 'nemotron_h') return hf.replace(/^backbone\./, 'model.');
   if (c.family === 'hy_v3') return hf.replace('.shared_mlp.', '.shared_experts.');
   return hasFirstNames(c)
@@ -133,6 +136,7 @@ function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: Store
 /** The norm behind attention, that before the MLP, and that behind it. */
 function mlpNorms(c: NativeModelConfig, behind: boolean): readonly [string, string, string] {
   if (hasGlm4Names(c)) return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
+  if (c.family === 'afmoe') return ['post_attention_layernorm', 'pre_mlp_layernorm', 'post_mlp_layernorm'];
   // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
   return [
     'post_attention_layernorm',
@@ -199,6 +203,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   granitemoehybrid: 'GraniteMoeHybrid',
   glm: 'Glm',
   glm4: 'Glm4',
+  exaone: 'Exaone',
   exaone4: 'Exaone4',
   cwm: 'Cwm',
   ernie4_5: 'Ernie4_5',
@@ -224,6 +229,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   minimax_m2: 'MiniMaxM2',
   hy_v3: 'HYV3',
   exaone_moe: 'ExaoneMoe',
+  afmoe: 'Afmoe',
   deepseek_v2: 'DeepseekV2',
   deepseek_v3: 'DeepseekV3',
   kimi_k2: 'DeepseekV3',

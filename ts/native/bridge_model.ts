@@ -167,8 +167,10 @@ export interface NativeModelConfig {
   logitsScaling: number;
   /** Multiplies what attention and the MLP add to a row. */
   residualScale: number;
-  /** A gate comes with each head's query, by whose sigmoid the head's output is multiplied. */
+  /** Each head's output is multiplied by the sigmoid of a gate. */
   attentionGate: boolean;
+  /** Gates have a matrix of their own; else each comes with its query. */
+  gatesApart: boolean;
   /** A logit per query head that takes part in each row's softmax (native/kernels/attention_sinks.h). */
   attentionSinks: boolean;
   slidingWindows: number[];

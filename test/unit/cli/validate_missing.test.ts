@@ -26,8 +26,7 @@ describe('troupe validate', () => {
       '/data/MiniMax-M1-80k',
       /needs the model family MiniMax other than M2, which is not there \(judged by the name/,
     ],
-    ['LGAI-EXAONE/EXAONE-Deep-7.8B', /needs the model family EXAONE before 4/],
-    ['Qwen/Qwen3.6-27B', /needs the model family Qwen3.6 and later/],
+    ['Qwen/Qwen3.7-30B', /needs the model family Qwen3.7 and later/],
     ['mistralai/Mistral-Large-3-675B-Instruct-2512', /needs the model family Mistral Large 3/],
     ['baidu/ERNIE-5', /needs the model family of this name/],
     ['google/gemma-3n-E2B', /needs the model family Gemma 3n, and Gemma 4 other than/],
@@ -103,8 +102,10 @@ describe('troupe validate', () => {
     ernie4_5: 'baidu/ERNIE-4.5-0.3B-PT',
     ernie4_5_moe: 'baidu/ERNIE-4.5-21B-A3B-PT',
     glm: 'THUDM/glm-4-9b-chat-hf',
+    exaone: 'LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct',
     exaone4: 'LGAI-EXAONE/EXAONE-4.0-32B',
     exaone_moe: 'LGAI-EXAONE/K-EXAONE-236B-A23B',
+    afmoe: 'arcee-ai/Trinity-Mini',
     cwm: 'facebook/cwm',
     minimax_m2: 'MiniMaxAI/MiniMax-M2',
     hy_v3: 'tencent/Hy3-preview',
@@ -181,6 +182,9 @@ describe('troupe validate', () => {
     '/data/Qwen3-Next-80B-A3B-Instruct',
     'Qwen/Qwen3.5-4B',
     'Qwen/Qwen3.5-35B-A3B',
+    'Qwen/Qwen3.6-27B',
+    'Qwen/Qwen3.6-35B-A3B',
+    'LGAI-EXAONE/EXAONE-Deep-7.8B',
   ])('a model that is there, by its name: %s', async (name) => {
     await expect(check(name)).resolves.toBeDefined();
   });

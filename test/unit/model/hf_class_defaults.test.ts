@@ -37,6 +37,7 @@ describe('defaults of the Hugging Face classes', () => {
     'cwm',
     'exaone4',
     'exaone_moe',
+    'afmoe',
   ])('a window of %s is a whole number of positions', (model_type) => {
     for (const sliding_window of [2.5, -1, 2 ** 31])
       expect(() => resolve({ ...small, model_type, sliding_window })).toThrow(/sliding_window/);
@@ -179,8 +180,10 @@ test.each<[string, object, number]>([
   ['ernie4_5', {}, 18],
   ['ernie4_5_moe', {}, 28],
   ['glm', {}, 40],
+  ['exaone', {}, 32],
   ['exaone4', {}, 32],
   ['exaone_moe', {}, 32],
+  ['afmoe', {}, 32],
   ['cwm', {}, 64],
   ['olmoe', {}, 16],
   ['minimax_m2', {}, 62],

@@ -24,6 +24,7 @@ test.each([
   const c = resolve(recorded(name));
   expect(c).toMatchObject({
     attentionGate: true,
+    gatesApart: false,
     qkNorm: true,
     normUnitOffset: true,
     linearLayers,

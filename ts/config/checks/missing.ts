@@ -129,7 +129,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
     'images (a vision-language model)',
   ],
   [/omni|audio|wan-?2|flux|stable-?diffusion/i, 'images or sound (a multimodal model)'],
-  [/qwen-?_?3\.?[6-9]/i, 'the model family Qwen3.6 and later'],
+  [/qwen-?_?3\.?[7-9]/i, 'the model family Qwen3.7 and later'],
   [/gpt-?_?oss/i, ''],
   [
     /deepseek[-_]?(coder[-_]?)?v(3\.2|[4-9])|dsv[4-9]|deepseek-?moe/i,
@@ -146,7 +146,6 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/nemotron/i, 'the model family Nemotron other than Nemotron-H, Nemotron Nano 2 and Nemotron 3'],
   [/minimax-?m2\b/i, ''],
   [/minimax/i, 'the model family MiniMax other than M2'],
-  [/exaone-?(3|deep)/i, 'the model family EXAONE before 4'],
   [/mistral-?large-?3/i, 'the model family Mistral Large 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
   [/gemma-?_?4-(31b|26b-a4b|e[24]b)/i, ''],
