@@ -11,7 +11,7 @@ import { TroupeError } from '../../errors';
 import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from '../../worker/kept_responses';
 import { checkBatchRequest, checkPause, checkWeights } from '../check_calls';
-import { type ModelBounds, RequestChecks, type SharedSampling } from '../check_request';
+import { asSubmitted, type ModelBounds, RequestChecks, type SharedSampling } from '../check_request';
 import type {
   BatchRequest,
   PauseMode,
@@ -125,7 +125,7 @@ export class NativeRollout implements RolloutEngine {
       this.nextId++,
       request.promptIds instanceof Int32Array ? request.promptIds : new Int32Array(request.promptIds),
       sampling,
-      request,
+      asSubmitted(request),
       stops,
       this.onAbort,
     );
@@ -298,6 +298,7 @@ export class NativeRollout implements RolloutEngine {
         this.ranks[request.rank]?.submit(request);
       } catch (error) {
         request.fail(badOption('rollout', `the request was changed after it was given: ${reasonOf(error)}`));
+        this.placement.left(request.rank);
       }
     }
     for (const batch of this.heldBatches) {
