@@ -175,7 +175,8 @@ export class NativeRollout implements RolloutEngine {
       if (is('open')) return; // somebody has resumed meanwhile
     }
     this.state = 'paused';
-    await this.until(() => !this.busy);
+    await this.until(() => is('open') || !this.busy);
+    if (is('open')) return;
     await this.park(mode === 'preempt' && this.freesCache);
   }
 
