@@ -209,3 +209,21 @@ test('what is no mode, no weights or no version is refused, and changes nothing'
   expect(rollout.version).toBe(0);
   expect((await submit(rollout, 2).result).tokens).toHaveLength(2);
 });
+
+test.each(['keep', 'preempt'] as const)(
+  'pause %s is over where somebody has resumed before it was there',
+  async (mode) => {
+    const { ranks, rollout } = rolloutOverRanks(1);
+    const running = submit(rollout, 10_000);
+    await begun(running);
+    const slow = ranks[0]?.hold('rolloutTurn');
+    await slow?.reached;
+    const paused = rollout.pause(mode);
+    await rollout.resume();
+    slow?.open();
+    await paused;
+    expect(ranks[0]?.live.size).toBe(1);
+    running.abort();
+    await running.result;
+  },
+);

@@ -308,7 +308,7 @@ export const momentum: ValueType<number> = {
 };
 
 export const betas: ValueType<readonly [number, number]> = {
-  name: 'two numbers from 0 to 1',
+  name: 'two numbers from 0 and below 1',
   schema: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]),
 };
 
