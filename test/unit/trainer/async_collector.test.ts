@@ -1,5 +1,6 @@
 import type { AgentTask } from '../../../ts/agent/define';
 import { TroupeError } from '../../../ts/errors';
+import type { AgentRollout } from '../../../ts/trainer/agent_rollout';
 import type { Metrics } from '../../../ts/trainer/metrics/metrics';
 import { collectorOf, phase, settle, taken } from './told_rollout';
 
@@ -169,28 +170,29 @@ test('a step that is to be given up does not wait for what it would take', async
   expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
 });
 
+/** Trajectories that call no model. */
+const agentsOf = (run: (task: AgentTask) => Promise<number>): AgentRollout => ({
+  agent: { run },
+  tokenizer: { encode: () => new Int32Array(), decode: () => '' },
+  chat: null,
+  tools: [],
+  options: {
+    toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
+    timeout: 10,
+    retries: 0,
+    concurrency: 64,
+    onError: 'zero' as const,
+  },
+  close: async () => undefined,
+});
+
 test('the time of a trajectory does not run while its engine stands still', async () => {
   jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
   const waiting: (() => void)[] = [];
-  const agents = {
-    agent: {
-      run: async ({ promptIds: [id] }: AgentTask) => {
-        if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
-        return 1;
-      },
-    },
-    tokenizer: { encode: () => new Int32Array(), decode: () => '' },
-    chat: null,
-    tools: [],
-    options: {
-      toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
-      timeout: 10,
-      retries: 0,
-      concurrency: 64,
-      onError: 'zero' as const,
-    },
-    close: async () => undefined,
-  };
+  const agents = agentsOf(async ({ promptIds: [id] }) => {
+    if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
+    return 1;
+  });
   const { collector } = collectorOf({ colocated: true }, [], undefined, undefined, agents);
   const { prompts } = await collector.take(1, phase, () => undefined);
   expect(prompts.map(({ tokens }) => tokens[0])).toEqual([1, 2]);
@@ -290,6 +292,21 @@ test('dynamic sampling: failures of rewards of what was left out are counted', a
   await settle();
   rollout.answer(2, 3);
   expect((await first).scored.rewards.failures).toBe(4);
+});
+
+test('dynamic sampling: prompts of which every agent failed are hopeless in a row alone', async () => {
+  const filter = ['algorithm.filter_groups={enable: true, metric: seq_reward}'];
+  const run = async (failing: readonly number[]) => {
+    const agents = agentsOf(async ({ promptIds: [id = 0], sample }) => {
+      if (failing.includes(id)) throw new Error('no such tool');
+      return id < 5 ? 1 : sample;
+    });
+    const { collector } = collectorOf({ ahead: 0 }, filter, undefined, undefined, agents);
+    return (await taken(collector, 1)).ids;
+  };
+  // Between those that fail is one whose responses are alike, and work.
+  expect(await run([1, 3])).toEqual([5, 6]);
+  await expect(run([3, 4])).rejects.toThrow(/every one of 8 tasks: no such tool/);
 });
 
 /** So many turns of the microtask queue that the second prompt ends in each of those between the first one's end and the collector's wait. */
