@@ -221,6 +221,7 @@ describe('frames', () => {
     ['a number for a message', frame(1, Buffer.from(encodeMessage(5).head)), /no message/],
     ['an object without a type', frame(1, Buffer.from(encodeMessage({}).head)), /no message/],
     ['a head of no bytes', frame(2, size(0)), /claims 0 bytes/],
+    ['a head of more than 2^28 bytes', frame(2, size(2 ** 28 + 1)), /claims 268435457 bytes/],
     ['a head of 2^50 bytes', frame(2, size(2 ** 50)), /claims 1125899906842624 bytes/],
     [
       'more than the message has',
