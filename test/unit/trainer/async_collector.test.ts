@@ -319,6 +319,37 @@ test('dynamic sampling: failures of rewards of what was left out are counted', a
   expect((await first).scored.rewards.failures).toBe(4);
 });
 
+test('dynamic sampling: a prompt that comes too late while it is scored is left out once', async () => {
+  let give: () => void = () => undefined;
+  const slow = new Promise<void>((done) => {
+    give = done;
+  });
+  const { collector, rollout } = collectorOf(
+    { ahead: 1, maxSpan: 1 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward}'],
+    async (prompt, response) => {
+      if (prompt === '1') await slow;
+      return prompt === '1' ? 0 : Number(response.split(' ')[0]);
+    },
+  );
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2, 3);
+  expect((await first).ids).toEqual([2, 3]);
+  const second = taken(collector, 2);
+  await settle();
+  give();
+  await settle();
+  rollout.answer(4, 5);
+  const { ids, metrics } = await second;
+  expect(ids).toEqual([4, 5]);
+  expect(metrics).toMatchObject({
+    'training/off_policy/evicted_samples': 1,
+    'training/filter_groups/evicted_samples': 0,
+  });
+  await collector.close();
+});
+
 test('dynamic sampling: prompts of which every agent failed are hopeless in a row alone', async () => {
   const filter = ['algorithm.filter_groups={enable: true, metric: seq_reward}'];
   const run = async (failing: readonly number[]) => {
