@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events';
 import { collectTrajectories } from '../../../ts/agent/collect';
 import { defineAgent } from '../../../ts/agent/define';
 import { speaking } from './chat_world';
@@ -61,4 +62,11 @@ test('what is random about a task follows from its number in the batch, however 
   expect(new Set(Object.values(all)).size).toBe(4);
   await collectTrajectories(agent, tasks.slice(2), { ...options, first: 2 });
   expect(seeds).toEqual(all);
+});
+
+test('nothing of it listens for an end any more when it is over', async () => {
+  const { signal } = new AbortController();
+  const tasks = [task(), task()];
+  await collectTrajectories(defineAgent({ run: () => 1 }), tasks, { ...options, signal });
+  expect(getEventListeners(signal, 'abort')).toEqual([]);
 });

@@ -88,7 +88,7 @@ describe('options', () => {
     oldLogProbs: [-1, -9, -2, -0.5, -3, -1],
     sumPiSquared: [0.3, 0.9, 0.5, 0.6, 0.2, 0.7],
     // Of the tool's token no model says anything.
-    entropy: [0.2, 50, 0.4, 0.1, 0.3, 0.6],
+    entropy: [0.2, 50, 0.4, 0.1, 0.3, 1.5],
     rewardComponents: { right: [1, 4, 2], form: [0, 1, 5] },
   };
   const advantages = (name: string, config: AdvantageConfig = {}): number[] => [
@@ -121,14 +121,14 @@ describe('options', () => {
     const [base, bonus] = [advantages('grpo'), advantages('egpo', { egpoLambda: 0.5, egpoAlpha: 2 })];
     const added = bonus.map((advantage, t) => advantage - (base[t] as number));
     const half = Math.abs(base[3] as number) / 2;
-    // Entropies of 0.3 and 0.2, and of 0.6 where the advantage is 2.
+    // Entropies of 0.3 and 0.2, and of 1.5 where the advantage is 2.
     expect(half).toBeGreaterThan(0.3);
-    [0.15, 0, 0.15, 0.1, 0.1, 0.3].forEach((want, t) => {
-      expect(added[t]).toBeCloseTo(want, 7);
+    [0.15, 0, 0.15, 0.1, 0.1, 0.5].forEach((want, t) => {
+      expect(added[t]).toBeCloseTo(want, 5);
     });
     const bounded = advantages('egpo', { egpoLambda: 0.5, egpoAlpha: 4 });
-    expect((bounded[3] as number) - (base[3] as number)).toBeCloseTo(0.5 * Math.min(0.2, half / 2), 7);
-    expect((bounded[0] as number) - (base[0] as number)).toBeCloseTo(0.5 * (half / 2), 7);
+    expect((bounded[3] as number) - (base[3] as number)).toBeCloseTo(0.5 * Math.min(0.2, half / 2), 5);
+    expect((bounded[0] as number) - (base[0] as number)).toBeCloseTo(0.5 * (half / 2), 5);
   });
 
   test('gpg weighs by the share of rewards that are not 0, of which there may be none', () => {

@@ -70,3 +70,19 @@ test('a conversation leaves its rank where that has sixteen more than twice as m
   for (let i = 20; i <= 56; i++) expect(place('x')).toBe(0);
   expect(place('x')).toBe(1);
 });
+
+test('of very many conversations those are remembered that spoke last', () => {
+  const placement = new Placement(2);
+  const place = (session: string): number => {
+    const rank = placement.place({ promptIds: prompt(3, 1, 1), request: { session } });
+    placement.left(rank);
+    return rank;
+  };
+  placement.place({ promptIds: prompt(3, 1, 1), request: { session: 'stays' } });
+  expect([place('old'), place('spoke')]).toEqual([1, 1]);
+  placement.left(0);
+  for (let i = 0; i < 40_000; i++) place(`first ${i}`);
+  expect(place('spoke')).toBe(1);
+  for (let i = 0; i < 40_000; i++) place(`second ${i}`);
+  expect([place('spoke'), place('old')]).toEqual([1, 0]);
+});

@@ -30,6 +30,8 @@ test('names: core is acc, or reward where there is none', () => {
     pred: ['x', 'y', 'x', 'x'],
   });
   expect(metrics['val-core/a/acc/mean@1']).toBe(0.5);
+  // Of one response to a prompt there is nothing to draw from.
+  expect(Object.keys(metrics).filter((name) => name.includes('/a/acc/'))).toEqual(['val-core/a/acc/mean@1']);
   expect(metrics['val-aux/a/reward/mean@1']).toBe(0.5);
   expect(metrics['val-core/b/reward/mean@2']).toBe(0.25);
   expect(metrics['val-core/b/reward/best@2/mean']).toBeGreaterThan(0.25);
