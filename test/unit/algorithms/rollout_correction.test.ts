@@ -175,6 +175,15 @@ describe('edges', () => {
     expect(metric(sequence, 'chi2_token') / square).toBeCloseTo(1, 7);
   });
 
+  test('two sequences have a deviation', () => {
+    const two = rolloutCorrectionDouble(ratios([[0], [Math.log(2)]]), {
+      rolloutIs: 'sequence',
+      rolloutIsThreshold: 5,
+    });
+    // Of 1 and 2, unbiased.
+    expect(metric(two, 'rollout_is_seq_std')).toBeCloseTo(Math.SQRT1_2, 7);
+  });
+
   test('a single token has no deviation, whatever its weight', () => {
     const single = rolloutCorrectionDouble(ratios([[Math.log(2)]]), {
       rolloutIs: 'token',

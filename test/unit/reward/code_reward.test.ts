@@ -35,6 +35,8 @@ test.each<[string, string, boolean]>([
   ['', '0', false],
   ['0.3333333', '0.3333334', true],
   ['0.33', '0.34', false],
+  ['0.00000001', '0.0', true], // 1e-8 apart
+  ['0.00000002', '0.0', false],
   ['1', '1.0', true],
   ['100000000', '100000001', false], // integers are exact
   ['1e3', '1000', true],

@@ -72,4 +72,7 @@ test('of several pools the one whose phase it is: others go on with their own wo
     'straggler/gen_max/ratio': 20 / 15,
     'straggler/gen_max/rank': 1,
   });
+  add('gen_max', 'policy', 10, 20);
+  add('gen_max', 'rollout', 100, 300);
+  expect(times.take()['straggler/gen_max/ratio']).toBe(1.5);
 });

@@ -72,3 +72,9 @@ test('prompts with as many responses share their bootstrap resamples, which are 
   expect(draws).toHaveBeenCalledTimes(2000);
   draws.mockRestore();
 });
+
+test('prompts with several responses have metrics that others have not: means are over those that have them', () => {
+  const metrics = validationMetrics(['s', 's', 's'], ['a', 'a', 'b'], { acc: [1, 0, 1] });
+  expect(metrics['val-aux/s/acc/mean@1']).toBe(1);
+  expect(metrics['val-aux/s/acc/std@2']).toBe(0.5);
+});
