@@ -155,6 +155,15 @@ test('the queue is bounded: the oldest give way', async () => {
   expect(warnings).toEqual([expect.stringContaining('3 of 6 points were not sent')]);
 });
 
+test('one item of more points than may wait is sent all the same', async () => {
+  const far = receiver();
+  const sender = new Sender('far', far, { ...limits, capacity: 3 }, () => {});
+  sender.push(item(1, 2));
+  sender.push(item(2, 10));
+  await sender.close('finished');
+  expect(far.sent).toEqual([[2]]);
+});
+
 test('pauses between attempts double up to the longest', async () => {
   jest.useFakeTimers();
   try {
