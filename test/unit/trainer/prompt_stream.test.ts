@@ -1,5 +1,10 @@
 import { Mt19937 } from '../../../ts/base/mt19937';
-import { PromptStream, StreamedBatches, type StreamedPrompt } from '../../../ts/trainer/prompt_stream';
+import {
+  newestEpoch,
+  PromptStream,
+  StreamedBatches,
+  type StreamedPrompt,
+} from '../../../ts/trainer/prompt_stream';
 import type { PromptSource } from '../../../ts/trainer/training_data';
 
 const EPOCH = 13;
@@ -177,4 +182,9 @@ test('of an epoch that is done with nothing is kept, also while the next one is 
   ]);
   stream.done(last.at(-1) as StreamedPrompt);
   expect(stream.position().queue.read).toEqual([{ epoch: 1, prompts: 3, left: [0, 1, 2] }]);
+});
+
+test('the newest epoch of prompts in any order', () => {
+  const prompts = [0, 2, 1].map((epoch) => ({ epoch }) as StreamedPrompt);
+  expect([newestEpoch(prompts), newestEpoch([])]).toEqual([2, 0]);
 });
