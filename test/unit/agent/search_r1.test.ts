@@ -245,11 +245,14 @@ describe('the retriever client', () => {
     [500, 2],
     [400, 1],
     [302, 1],
-  ])('a status of %i is answered to so many requests that may be tried once more: %i', async (status, count) => {
-    answer = () => ({ status, body: 'no' });
-    await expect(client().search('x')).rejects.toThrow(`HTTP ${status}`);
-    expect(requests).toHaveLength(count);
-  });
+  ])(
+    'a status of %i is answered to so many requests that may be tried once more: %i',
+    async (status, count) => {
+      answer = () => ({ status, body: 'no' });
+      await expect(client().search('x')).rejects.toThrow(`HTTP ${status}`);
+      expect(requests).toHaveLength(count);
+    },
+  );
 
   test('many queries are several requests', async () => {
     answer = ({ queries }) => ({
