@@ -173,6 +173,15 @@ test('after a turn that has failed the engine below keeps nothing of what was gi
   expect(rank?.turns.flatMap(({ abort }) => abort)).toHaveLength(1);
 });
 
+test('an engine that has come to lack the form of its weights begins with it again', async () => {
+  const { ranks, rollout } = rolloutOverRanks(1);
+  const [rank] = ranks;
+  const running = submit(rollout, 50);
+  await begun(running);
+  if (rank !== undefined) rank.decoding = false;
+  expect((await running.result).tokens).toHaveLength(50);
+});
+
 test('where one rank cannot begin, the others give back what they hold for it', async () => {
   const { ranks, rollout } = rolloutOverRanks(3);
   const [first, second] = ranks as [(typeof ranks)[0], (typeof ranks)[0]];

@@ -73,3 +73,11 @@ test('a response that comes in one piece does not keep the message that it is a 
   expect([tokens.buffer.byteLength, logProbs.buffer.byteLength]).toEqual([8, 8]);
   expect(response.next()).toEqual(piece);
 });
+
+test('the first of several pieces is copied', () => {
+  const response = new ResponseTokens(false);
+  const piece = span(1, 5, 6);
+  response.append(piece);
+  piece.tokens.fill(-1);
+  expect(response.whole().tokens).toEqual(Int32Array.of(5, 6));
+});
