@@ -105,6 +105,18 @@ class BadRowDecoder : public ToyDecoder {
   int calls_ = 0;
 };
 
+// A sample of a prompt that wants them computes it itself, whoever runs beside it.
+TEST(prompt_log_probs_of_one_sample_beside_one_without) {
+  SmallModel model(long_model("qwen3"));
+  for (const bool first_wants : {false, true}) {
+    std::vector<RolloutRequest> both{request(0, prompt(40), 3), request(1, prompt(40), 3)};
+    both[first_wants ? 0 : 1].sampling.prompt_log_probs = true;
+    const auto answers = run(model, both);
+    CHECK(answers.at(first_wants ? 0 : 1).prompt_log_probs.size() == 40);
+    CHECK(answers.at(first_wants ? 1 : 0).prompt_log_probs.empty());
+  }
+}
+
 TEST(prompt_log_probs_that_are_no_numbers_fail_their_request) {
   BadRowDecoder decoder;
   decoder.begin_decoding();
