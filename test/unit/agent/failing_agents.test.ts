@@ -134,6 +134,21 @@ describe('a trainer with an agent', () => {
     await expect(strict.trainer.fit()).rejects.toThrow(says);
   });
 
+  test.each([
+    ['throws', () => refuse()],
+    ['rejects', async () => refuse()],
+  ])('an agent that %s when it is closed has trained all the same', async (_, close) => {
+    const agent = defineAgent({
+      run: async ({ promptIds }, { model }) => (await model.generate(promptIds)).tokens.length,
+      close,
+    });
+    const { trainer: one } = run({
+      options: { agent },
+      overrides: ['trainer.total_training_steps=1'],
+    });
+    expect(await one.fit()).toMatchObject({ step: 1 });
+  });
+
   test('a turn is kept as it was noted, without what is null', async () => {
     const agent = defineAgent({
       run: async ({ promptIds }, { model, note, tools }) => {
