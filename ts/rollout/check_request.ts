@@ -8,7 +8,7 @@ import {
   numberOption,
   temperatureOption,
 } from '../base/check_options';
-import { show } from '../base/text';
+import { isWellFormed, show } from '../base/text';
 import { requireImages } from '../batch/prompt_image';
 import type { RolloutRequest, SamplingParams } from './request';
 
@@ -215,6 +215,12 @@ export function refuseOutside(where: string, name: string, ids: ArrayLike<number
 function checkSampling(where: string, s: SharedSampling, vocabSize: number, own: boolean): void {
   if (!s.stop.every((text) => typeof text === 'string' && text !== ''))
     throw badOption(where, `stop: expected texts that are not empty but got ${show(s.stop)}`);
+  // Half a character would be found within others.
+  if (!s.stop.every(isWellFormed))
+    throw badOption(
+      where,
+      `stop: expected texts of whole characters, got half a surrogate pair in ${show(s.stop)}`,
+    );
   refuseOutside(where, own ? OWN_ENDS : 'stopTokenIds', s.stopTokenIds, vocabSize);
   refuseOutside(where, 'logitBias', [...s.logitBias.keys()], vocabSize);
   for (const [i, word] of s.badWords.entries()) {
