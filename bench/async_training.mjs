@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { commandLine, refuse, wholeNumber } from '../scripts/command_line.mjs';
+import { median } from './measure.mjs';
 
 const [steps = '30', ...chosen] = commandLine({ words: Number.POSITIVE_INFINITY }).positionals;
 wholeNumber(steps, 1, 'STEPS');
@@ -39,7 +40,6 @@ const read = (...parts) =>
     .split('\n')
     .map((line) => JSON.parse(line));
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
-const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
 
 async function run(data, mode) {
   const target = join(directory, mode);

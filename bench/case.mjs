@@ -15,7 +15,10 @@ function readTensor({ file, name, dtype, shape, offset, bytes }) {
 
 /** Multiplications of a layer by token, and by pair of tokens of a sequence (half of them are masked, both products counted). */
 function layerMultiplications(c, kind, layer) {
-  const mlp = 3 * c.hidden_size * c.intermediate_size;
+  // Of experts those that a token is sent to, and the router.
+  const mlp = c.num_experts
+    ? c.hidden_size * (3 * c.num_experts_per_tok * c.moe_intermediate_size + c.num_experts)
+    : 3 * c.hidden_size * c.intermediate_size;
   if (kind === 'linear_attention') {
     const keys = c.linear_num_key_heads * c.linear_key_head_dim;
     const values = c.linear_num_value_heads * c.linear_value_head_dim;

@@ -47,7 +47,7 @@ const DEFAULTS = {
   'new-tokens': '64',
 };
 const OPTIONAL = ['peer', 'head', 'sweep', 'peak-tflops', 'compare', 'quantization'];
-const CHOICES = { dtype: ['fp32', 'bf16'], device: ['cpu', 'cuda'] };
+const CHOICES = { dtype: ['fp32', 'bf16'], device: ['cpu', 'cuda'], quantization: ['int8', 'fp8'] };
 const COUNTS = [
   'prompts',
   'n',
@@ -59,6 +59,7 @@ const COUNTS = [
   'micro-tokens',
   'new-tokens',
 ];
+const VARIANTS = ['padded', 'packed', 'compile', 'continuous', 'vllm'];
 
 /** `--peer` may stand alone: then it is our own. */
 function completePeer(argv) {
@@ -80,14 +81,22 @@ export function readArguments(argv) {
     if (!/^[1-9]\d*$/.test(values[name]))
       throw new Error(`--${name}: expected a positive integer but got '${values[name]}'`);
   }
+  if (!/^\d+$/.test(values.warmup))
+    throw new Error(`--warmup: expected a whole number from 0 on but got '${values.warmup}'`);
+  if (values['peak-tflops'] !== undefined && !(Number(values['peak-tflops']) > 0))
+    throw new Error(`--peak-tflops: expected a number above 0 but got '${values['peak-tflops']}'`);
   for (const [name, choices] of Object.entries(CHOICES)) {
-    if (!choices.includes(values[name]))
+    if (values[name] !== undefined && !choices.includes(values[name]))
       throw new Error(`--${name}: expected ${choices.join(' or ')} but got '${values[name]}'`);
   }
   const known = [...OPERATIONS, 'linear_log_prob'];
   const unknown = values.ops.split(',').find((op) => !known.includes(op));
   if (unknown !== undefined)
     throw new Error(`--ops: expected some of ${known.join(', ')} but got '${unknown}'`);
+  // Whoever brings a peer knows its variants.
+  const strange = values.variants.split(',').find((name) => name !== '' && !VARIANTS.includes(name));
+  if (values.peer === 'own' && strange !== undefined)
+    throw new Error(`--variants: expected some of ${VARIANTS.join(', ')} but got '${strange}'`);
   if (values.head !== undefined && !/^[1-9]\d*x[1-9]\d*x[1-9]\d*$/.test(values.head))
     throw new Error(`--head: expected TxHxV but got '${values.head}'`);
   if (values.sweep !== undefined && !/^[1-9]\d*(,[1-9]\d*)*$/.test(values.sweep))

@@ -11,6 +11,7 @@ import { setTimeout } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { commandLine } from '../scripts/command_line.mjs';
+import { median } from './measure.mjs';
 import { Random } from './random.mjs';
 import { madeModel } from './sharding_case.mjs';
 
@@ -372,8 +373,6 @@ function advantagesOf({ size, responseOffsets }, logProbs) {
   for (let i = 0; i < size; i++) advantages.fill(i % 7, responseOffsets[i], responseOffsets[i + 1]);
   return advantages;
 }
-
-const median = (of) => of.toSorted((a, b) => a - b)[Math.floor(of.length / 2)];
 
 for (let step = 1; step <= steps; step++) await runStep(step);
 for (const [name, seconds] of laterSteps)

@@ -1,7 +1,7 @@
 // node bench/data.mjs [--rows N] [--groups N] [--filter] [--all] [--batches N] [--pause SECONDS] [--tokenizer DIRECTORY]:
 // time and memory of shuffled batches of a large parquet file, and of tokenizing all of it. See docs/data.md.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, renameSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
@@ -168,7 +168,10 @@ else {
   mkdirSync(WORK, { recursive: true });
   writeByteTokenizer(join(WORK, 'tokenizer'));
   const file = join(WORK, `rows-${values.rows}-${values.groups}.parquet`);
-  if (!existsSync(file)) await writeData(file, Number(values.rows), Number(values.groups));
+  if (!existsSync(file)) {
+    await writeData(`${file}.partial`, Number(values.rows), Number(values.groups));
+    renameSync(`${file}.partial`, file);
+  }
   console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim()}`);
   for (const filter of values.filter ? [true] : [false, true]) {
     const args = [

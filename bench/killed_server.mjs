@@ -1,19 +1,19 @@
 // node bench/killed_server.mjs [STEPS [KIND]...] (6 native sglang tgi): the arithmetic example's GRPO with responses from our own engine, and from one managed server in the protocol of
 // SGLang and of TGI (our engine behind them), each undisturbed and with the server killed (SIGKILL) in the middle of the run and of a response.
 import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { prepare } from '../examples/arithmetic/prepare.mjs';
 import { commandLine, oneOf, wholeNumber } from '../scripts/command_line.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const KINDS = ['native', 'sglang', 'tgi'];
 const [given = '6', ...chosen] = commandLine({ words: 1 + KINDS.length }).positionals;
 const steps = wholeNumber(given, 1, 'STEPS');
 const kinds = chosen.length > 0 ? chosen.map((kind) => oneOf(kind, KINDS, 'KIND')) : KINDS;
 const root = fileURLToPath(new URL('..', import.meta.url));
-const directory = mkdtempSync(join(tmpdir(), 'troupe-killed-'));
+const directory = scratchDirectory('killed');
 const file = (...parts) => join(directory, ...parts);
 /** Of the example's 512 responses of a step; the weights are those after half of the steps. */
 const DIES = { DIE_AT: '100', DIE_IN: `version_${Math.floor(steps / 2)}` };
@@ -96,4 +96,3 @@ await troupe([
 ]);
 for (const kind of kinds)
   for (const killed of kind === 'native' ? [false] : [false, true]) await run(kind, killed);
-rmSync(directory, { recursive: true, force: true });

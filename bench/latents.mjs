@@ -1,14 +1,14 @@
 // node bench/latents.mjs [--heads 16] [--dtype float32] [--requests 1,8] [--context 2048]: generation of a model with the attention of DeepSeek-V3 (queries
 // and keys of 192 numbers, a latent of 512 and 64 that turn) over keys and values of all heads, and over latents: tokens per second behind prompts of so many
 // tokens, seconds until the first token of a prompt, and the cache's bytes per token. Few layers, which are not wide: attention is what takes the time.
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { commandLine } from '../scripts/command_line.mjs';
 import { writeWeights } from './make_case.mjs';
 import { median } from './measure.mjs';
 import { Random } from './random.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -104,9 +104,8 @@ async function compare(model, count) {
   );
 }
 
-const directory = mkdtempSync(join(tmpdir(), 'troupe-latents-'));
+const directory = scratchDirectory('latents');
 const model = join(directory, 'model');
 mkdirSync(model);
 writeWeights(model, config, new Random(1));
 for (const count of values.requests.split(',').map(Number)) await compare(model, count);
-rmSync(directory, { recursive: true, force: true });

@@ -27,22 +27,19 @@ export function median(values) {
 const side = (line) => (line.peer === 'troupe' ? 'troupe' : `${line.peer} ${line.variant}`);
 
 /**
- * One record per side and operation over all rounds: the median of every timed run, the largest peak, and the first
- * round's loss and checksums (later updates start from updated weights).
+ * One record per side and operation over all rounds: the median of every timed run, the largest peak, the first
+ * round's loss and checksums (later updates start from updated weights), and the error of a round that failed.
  * @param {object[]} lines JSON lines of our runs and the peers'
  */
 export function combine(lines) {
   const records = new Map();
   for (const line of lines) {
     const key = `${side(line)}\t${line.op}`;
-    const { seconds_all = [], native_all = [], ...rest } = line;
-    const record = records.get(key) ?? {
-      ...rest,
-      side: side(line),
-      seconds_all: [],
-      native_all: [],
-      peak_gb: 0,
-    };
+    const { seconds_all = [], native_all = [], error, ...rest } = line;
+    const found = records.get(key) ?? { seconds_all: [], native_all: [], peak_gb: 0 };
+    // What a round that failed lacks, a later one has.
+    const record = { ...rest, ...found, side: side(line) };
+    if (error !== undefined) record.error ??= error;
     record.seconds_all.push(...seconds_all);
     record.native_all.push(...native_all);
     record.peak_gb = Math.max(record.peak_gb, line.peak_gb ?? 0);

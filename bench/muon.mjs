@@ -1,8 +1,7 @@
 // node bench/muon.mjs [--hidden 1024] [--ffn 2816] [--layers 4] [--threads 2]: seconds of an optimiser step by Muon, with products of the iteration in
 // bfloat16 and in float32: those of an update on one short sequence, less those of the same update by AdamW, whose own step is one pass over memory. Beside them torch.optim.Muon on the same matrices, in turn, and how long the products alone take there (TROUPE_PYTHON).
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { commandLine } from '../scripts/command_line.mjs';
@@ -10,6 +9,7 @@ import { writeWeights } from './make_case.mjs';
 import { median } from './measure.mjs';
 import { Python } from './python.mjs';
 import { Random } from './random.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const { Actor, Batch } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -47,11 +47,11 @@ const shapes = Array.from({ length: layers }, () => [
   [hidden, ffn],
 ]).flat();
 
-const directory = mkdtempSync(join(tmpdir(), 'troupe-muon-'));
+const directory = scratchDirectory('muon');
 const model = join(directory, 'model');
 mkdirSync(model);
 writeWeights(model, config, new Random(1));
-const python = new Python(join(directory, 'python'));
+const python = new Python(fileURLToPath(new URL('../.troupe/peers', import.meta.url)));
 await python.prepare(false);
 
 const FORMS = { adamw: {}, bfloat16: { muon: {} }, float32: { muon: { dtype: 'float32' } } };
@@ -77,7 +77,6 @@ for (let round = 0; round <= rounds; round++) {
   for (const dtype of Object.keys(products)) products[dtype].push(peer[dtype]);
 }
 for (const actor of Object.values(actors)) await actor.close();
-rmSync(directory, { recursive: true, force: true });
 
 const rest = median(seconds.adamw);
 console.log(

@@ -2,15 +2,15 @@
 // second without them and with them, by temperature, requests at a time and tokens of a draft. Without a model it trains one first, over bytes, on the pages of
 // docs/ (but for the two that are generated), of which the first 20,000 bytes are kept for prompts: 300 steps take some ten minutes on two cores. So small a
 // model is computed in no time at all; to read as many weights as a larger one it gets layers (--layers) that add nothing to a row, and cost what others do.
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { commandLine } from '../scripts/command_line.mjs';
 import { median } from './measure.mjs';
 import { Random } from './random.mjs';
 import { writeSafetensors } from './safetensors_file.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const { Actor, Batch } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -199,7 +199,7 @@ async function rate(speculative, count, temperature) {
   }
 }
 
-const directory = mkdtempSync(join(tmpdir(), 'troupe-predicted-drafts-'));
+const directory = scratchDirectory('predicted-drafts');
 const trained = values.model ?? values.save ?? join(directory, 'trained');
 if (values.model === undefined) {
   writeModel(join(directory, 'model'));
@@ -219,4 +219,3 @@ for (const temperature of numbers(values.temperatures)) {
     }
   }
 }
-rmSync(directory, { recursive: true, force: true });

@@ -14,19 +14,22 @@ const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
 
 /** The measurements and the ratios as two tables of text. */
 export function renderTables(records, comparison) {
-  const measured = records.map((record) =>
-    record.seconds === undefined
-      ? [record.op, record.side, 'error', (record.error ?? '').slice(0, 60), '', '', '']
-      : [
-          record.op,
-          record.side,
-          record.seconds.toFixed(3),
-          record.tokens_per_s?.toFixed(0) ?? `${(record.bytes / record.seconds / 1e9).toFixed(2)} GB/s`,
-          record.peak_gb > 0 ? record.peak_gb.toFixed(2) : '',
-          record.startup === undefined ? '' : record.startup.toFixed(1),
-          record.overhead === undefined ? '' : percent(record.overhead, 2),
-        ],
-  );
+  const timed = (record) => [
+    record.op,
+    record.side,
+    record.seconds.toFixed(3),
+    record.tokens_per_s?.toFixed(0) ?? `${(record.bytes / record.seconds / 1e9).toFixed(2)} GB/s`,
+    record.peak_gb > 0 ? record.peak_gb.toFixed(2) : '',
+    record.startup === undefined ? '' : record.startup.toFixed(1),
+    record.overhead === undefined ? '' : percent(record.overhead, 2),
+  ];
+  // A side may have failed in one round and not in another.
+  const measured = records.flatMap((record) => [
+    ...(record.seconds === undefined ? [] : [timed(record)]),
+    ...(record.seconds !== undefined && record.error === undefined
+      ? []
+      : [[record.op, record.side, 'error', (record.error ?? '').slice(0, 60), '', '', '']]),
+  ]);
   measured.sort((a, b) => ALL_OPERATIONS.indexOf(a[0]) - ALL_OPERATIONS.indexOf(b[0]));
   const ratios = comparison.flatMap((ours) => [
     ...(ours.timesFloor === null

@@ -1,16 +1,16 @@
 // node bench/rollout_engine.mjs: our engine in one worker on cpu-40m (random weights, float32, 2 threads): what the second turn of a long conversation
 // costs (also with linear attention, on cpu-linear), what 100 updates of the weights under load leave behind, and how long a long prompt holds up the worker's loop and another request's abort.
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeModel } from './make_case.mjs';
 import { median } from './measure.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
-const directory = mkdtempSync(join(tmpdir(), 'troupe-rollout-'));
+const directory = scratchDirectory('rollout');
 const model = join(directory, 'model');
 const linearModel = join(directory, 'linear');
 process.env.TROUPE_LOOP_DELAY = join(directory, 'delay');
@@ -157,4 +157,3 @@ for (const [to, preset] of [
 }
 await updates();
 for (const step of [8192, 512]) await longPrompt(step);
-rmSync(directory, { recursive: true, force: true });

@@ -1,14 +1,14 @@
 // node bench/serve_soak.mjs [STREAMS [SECONDS]]: so many chat streams at a time against `troupe serve` with a small model of random weights; each is
 // followed by another one until the time is over. A stream is lost when it does not end with its finish reason, its usage and [DONE].
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeInitialModel } from '../examples/arithmetic/initial_model.mjs';
 import { Random } from '../examples/arithmetic/random.mjs';
 import { commandLine, wholeNumber } from '../scripts/command_line.mjs';
 import { writeByteTokenizer } from './byte_tokenizer.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const given = commandLine({ words: 2 }).positionals;
 const streams = wholeNumber(given[0] ?? '200', 1, 'STREAMS');
@@ -86,11 +86,13 @@ async function follow(url, seed) {
 
 const quantile = (values, share) => values.sort((a, b) => a - b)[Math.floor(share * (values.length - 1))];
 
-const directory = mkdtempSync(join(tmpdir(), 'troupe-soak-'));
+const directory = scratchDirectory('soak');
 writeModel(directory);
 const server = spawn(process.execPath, [CLI, 'serve', directory, '--port', '0'], {
   stdio: ['ignore', 'ignore', 'pipe'],
 });
+// Also where something fails here.
+process.once('exit', () => server.kill());
 let said = '';
 server.stderr.on('data', (text) => {
   said += text;
@@ -100,7 +102,8 @@ while (!/at (\S+)\/v1/.test(said)) {
   await new Promise((done) => setTimeout(done, 100));
 }
 const url = /at (\S+)\/v1/.exec(said)[1];
-const until = performance.now() + 1000 * seconds;
+const began = performance.now();
+const until = began + 1000 * seconds;
 const done = [];
 let failed = 0;
 let seed = 0;
@@ -115,14 +118,15 @@ await Promise.all(
     }
   }),
 );
+// Those that run when the time is over are followed to their end.
+const elapsed = (performance.now() - began) / 1000;
 const memory = Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${server.pid}/status`, 'utf8'))[1]) / 1024;
 server.kill('SIGTERM');
 await new Promise((ended) => server.once('close', ended));
-rmSync(directory, { recursive: true, force: true });
 const lost = failed + done.filter(({ complete }) => !complete).length;
 const tokens = done.reduce((sum, one) => sum + one.tokens, 0);
 console.log(
-  `${streams} streams at a time for ${seconds} s: ${done.length} streams, ${lost} lost, ${(tokens / seconds).toFixed(0)} tokens/s; ` +
+  `${streams} streams at a time for ${elapsed.toFixed(1)} s: ${done.length} streams, ${lost} lost, ${(tokens / elapsed).toFixed(0)} tokens/s; ` +
     `first text after ${quantile(
       done.map(({ first }) => first),
       0.5,

@@ -22,7 +22,7 @@ export async function runOurs(directory, args) {
   for (const ops of byRole(args)) {
     const own = [];
     const native = {};
-    const options = [...flags(args, SHARED), ...flags(args, ['new-tokens', 'n']), '--ops', ops.join(',')];
+    const options = [...flags(args, SHARED), ...flags(args, ['new-tokens']), '--ops', ops.join(',')];
     if (args.quantization !== undefined) options.push('--quantization', args.quantization);
     await runProgram(process.execPath, [join(HERE, 'subject.mjs'), directory, ...options], {
       env: { TROUPE_TRACE_NATIVE_CALLS: '1' },

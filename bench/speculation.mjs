@@ -1,13 +1,13 @@
 // node bench/speculation.mjs [--model DIRECTORY]: what speculative decoding gains and costs in one worker, on cpu-40m (random weights, 2 threads) or another
 // model: tokens per second without drafts, where every draft is right (the responses are those of an earlier request of the same seed) and where nearly all
 // are wrong (other seeds, and tokens that stand in one of 128 earlier responses by chance), by requests at a time and tokens of a draft.
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { commandLine } from '../scripts/command_line.mjs';
 import { writeModel } from './make_case.mjs';
 import { median } from './measure.mjs';
+import { scratchDirectory } from './scratch.mjs';
 
 const { Actor } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -19,7 +19,7 @@ const { values } = commandLine({
     drafts: { type: 'string', least: 1, list: true, default: '3,7' },
   },
 });
-const directory = mkdtempSync(join(tmpdir(), 'troupe-speculation-'));
+const directory = scratchDirectory('speculation');
 const model = values.model ?? join(directory, 'model');
 if (values.model === undefined) {
   mkdirSync(model);
@@ -96,4 +96,3 @@ for (const count of numbers(values.requests)) {
     );
   }
 }
-rmSync(directory, { recursive: true, force: true });

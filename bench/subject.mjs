@@ -16,7 +16,6 @@ const { values: args, positionals } = commandLine({
     warmup: { type: 'string', least: 0, default: '1' },
     'micro-tokens': { type: 'string', least: 1, default: '4096' },
     'new-tokens': { type: 'string', least: 1, default: '64' },
-    n: { type: 'string', least: 1, default: '4' },
     dtype: { type: 'string', default: 'fp32' },
     quantization: { type: 'string' },
     device: { type: 'string', default: 'cpu' },
@@ -40,10 +39,16 @@ function workerPid() {
   throw new Error('the worker process was not found');
 }
 
-/** Starts the worker's peak-RSS counter anew and returns what reads it, in GB, as the peers do. */
-function peakMeter(pid) {
+/**
+ * Starts the worker's peak-RSS counter anew and returns what reads it, in GB, as the peers do. On a GPU: the most that LibTorch's
+ * allocator has had since the worker began; it is not started anew.
+ */
+function peakMeter({ engine }) {
+  if (args.device.startsWith('cuda'))
+    return async () => Math.max(...(await engine.group.memoryInfo()).map((info) => info.maxAllocated)) / 1e9;
+  const pid = workerPid();
   writeFileSync(`/proc/${pid}/clear_refs`, '5');
-  return () => {
+  return async () => {
     const line = readFileSync(`/proc/${pid}/status`, 'utf8').match(/^VmHWM:\s*(\d+) kB/m);
     return (Number(line[1]) * 1024) / 1e9;
   };
@@ -72,7 +77,8 @@ function operations(subject, batch, benchCase) {
     compute_log_prob: () => logProbs(false),
     compute_log_prob_entropy: () => logProbs(true),
     generate: async () => {
-      const [n, maxNewTokens] = [Number(args.n), Number(args['new-tokens'])];
+      const { n } = benchCase.meta;
+      const maxNewTokens = Number(args['new-tokens']);
       const prompts = benchCase.prompts(n);
       const out = await subject.generate(prompts, { n, maxNewTokens, stopTokenIds: [] });
       return { new_tokens: out.numResponseTokens };
@@ -95,8 +101,8 @@ function operations(subject, batch, benchCase) {
   };
 }
 
-async function measure(run, pid) {
-  const peak = peakMeter(pid);
+async function measure(run, subject) {
+  const peak = peakMeter(subject);
   const seconds = [];
   let first = null;
   for (let i = 0; i < warmup + repeat; i++) {
@@ -105,7 +111,7 @@ async function measure(run, pid) {
     if (i >= warmup) seconds.push((performance.now() - start) / 1000);
     first ??= out;
   }
-  return { ...first, seconds: median(seconds), seconds_all: seconds, peak_gb: peak() };
+  return { ...first, seconds: median(seconds), seconds_all: seconds, peak_gb: await peak() };
 }
 
 async function group(create, model, names, benchCase) {
@@ -124,10 +130,9 @@ async function group(create, model, names, benchCase) {
   });
   const startup = (performance.now() - started) / 1000;
   try {
-    const pid = workerPid();
     const table = operations(subject, benchCase.batch(Batch), benchCase);
     for (const op of wanted) {
-      const result = await measure(table[op], pid);
+      const result = await measure(table[op], subject);
       const line = {
         peer: 'troupe',
         variant: 'core',

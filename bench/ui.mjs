@@ -19,6 +19,7 @@ import { gzipSync } from 'node:zlib';
 import { chromium } from 'playwright-core';
 import { commandLine } from '../scripts/command_line.mjs';
 import { writeLongMetrics, writeRun } from '../test/helpers/synthetic_runs.mjs';
+import { median } from './measure.mjs';
 import { keepOwnPriority, longestWait, waits } from './threads.mjs';
 
 const ROOT = resolve(dirname(fileURLToPath(import.meta.url)), '..');
@@ -36,7 +37,6 @@ if (!existsSync(args.chromium)) {
   process.exit(2);
 }
 
-const median = (numbers) => numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
 const say = (what, value) => console.log(`${what.padEnd(72)} ${value}`);
 const ms = (value) => `${value.toFixed(0)} ms`;
 

@@ -1,6 +1,6 @@
 """The LM head in plain PyTorch: log-probs of the targets and entropies from hidden states, a chunk of rows at a time.
 
-The forward keeps no logits; the backward computes a chunk's logits again and forms the gradients from them in place.
+No logits are kept: with gradients, a chunk's are formed in place while its logits are there, as the core does it.
 """
 import needs  # noqa: F401  before what may not be there
 
@@ -27,7 +27,7 @@ def forward(hidden, weight, targets, chunk):
 
 
 def backward(hidden, weight, targets, chunk, by_log_prob, by_entropy):
-    forward(hidden, weight, targets, chunk)
+    parts = []
     by_hidden, by_weight = torch.empty_like(hidden), torch.zeros(weight.shape, device=weight.device)
     for i in range(0, len(targets), chunk):
         rows = slice(i, i + chunk)
@@ -35,13 +35,14 @@ def backward(hidden, weight, targets, chunk, by_log_prob, by_entropy):
         log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))
         p = log_p.exp()
         entropy = -(p * log_p).sum(-1, keepdim=True)
+        parts.append((log_p.gather(-1, targets[rows, None]).squeeze(-1), entropy.squeeze(-1)))
         # d entropy / dz = -p (log p + entropy); d log_prob / dz = onehot - p
         by_logits = log_p.add_(entropy).mul_(-by_entropy[rows, None]).sub_(by_log_prob[rows, None]).mul_(p)
         by_logits.scatter_add_(1, targets[rows, None], by_log_prob[rows, None])
         by_logits = by_logits.to(hidden.dtype)
         by_hidden[rows] = by_logits @ weight
         by_weight += by_logits.t() @ hidden[rows]
-    return by_hidden, by_weight
+    return [torch.cat(part) for part in zip(*parts)], by_hidden, by_weight
 
 
 def main():

@@ -120,7 +120,7 @@ def run(args):
         with torch.no_grad():
             return {"checksum": checksum(log_probs().flatten())}
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01, fused=True)
     with torch.no_grad():
         old = {"old_log_probs": log_probs(), "advantages": torch.tensor(case["advantages"]).view(labels.shape)}
 

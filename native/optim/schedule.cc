@@ -107,13 +107,15 @@ void validate(const Schedule& schedule) {
                 schedule.num_cycles);
   refuse_unless(schedule.first_step == 0 || schedule.first_step == 1,
                 "the number of the first step: expected 0 or 1, got ", schedule.first_step);
+  refuse_unless(schedule.warmup_steps >= 0, "steps of the warm-up: expected at least 0, got ",
+                schedule.warmup_steps);
   if (schedule.kind == ScheduleKind::kConstant) return;
   const auto* kind = std::find_if(kKinds.begin(), kKinds.end(),
                                   [&](const auto& named) { return named.second == schedule.kind; });
   refuse_unless(schedule.total_steps > 0, "the ", kind->first,
                 " schedule needs the total number of steps but got ", schedule.total_steps);
   if (schedule.kind != ScheduleKind::kWsd) return;
-  const int64_t after = schedule.total_steps - std::max<int64_t>(0, schedule.warmup_steps);
+  const int64_t after = schedule.total_steps - schedule.warmup_steps;
   refuse_unless(schedule.wsd_decay_steps >= 1 && schedule.wsd_decay_steps <= after,
                 "steps in which WSD decays: expected 1 to the ", after, " that follow the warm-up, got ",
                 schedule.wsd_decay_steps);

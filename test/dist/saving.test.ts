@@ -7,10 +7,11 @@ import { readTensors, type StoredTensor } from '../../ts/checkpoint/safetensors'
 import { Tokenizer } from '../../ts/data/tokenizer';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import { exportCheckpoint } from '../../ts/export/export_checkpoint';
+import type { WeightBucket } from '../../ts/weights/weight_bucket';
 import { CONFORMANCE } from '../helpers/conformance';
 import { writeSafetensors } from '../helpers/e2e_workspace';
 import { readSafetensors } from '../helpers/safetensors';
-import { raggedBatch, smallEngine } from '../helpers/sharded';
+import { raggedBatch, smallEngine, withActor } from '../helpers/sharded';
 import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // Every rank writes its part of the files: what they save together is what one saves alone, byte for byte.
@@ -141,4 +142,28 @@ test('model and checkpoint hold the tokenizer that was trained with', async () =
   await expect(
     Actor.create({ ...smallEngine, model, savedTokenizer: { directory: '', chatTemplate: null } }),
   ).rejects.toThrow(/savedTokenizer\] directory: expected a directory with tokenizer.json/);
+});
+
+test.each<[string, Partial<EngineOptions>, (actor: Actor, weights: WeightBucket[]) => Promise<unknown>]>([
+  ['an update', {}, (actor) => actor.updatePolicy(raggedBatch(4, 3))],
+  ['an update of two workers', { worldSize: 2 }, (actor) => actor.updatePolicy(raggedBatch(4, 3))],
+  ['other weights', {}, (actor, weights) => actor.importWeights(weights)],
+])('a checkpoint that %s comes into is none', async (_, options, change) => {
+  await withActor(options, async (actor) => {
+    const at = path.join(dir, 'checkpoint');
+    const weights: WeightBucket[] = [];
+    for await (const bucket of actor.exportWeights()) weights.push(bucket);
+    const [saved, changed] = await Promise.allSettled([actor.saveCheckpoint(at), change(actor, weights)]);
+    expect(changed.status).toBe('fulfilled');
+    expect(saved).toMatchObject({
+      status: 'rejected',
+      reason: {
+        code: 'INVALID_ARGUMENT',
+        message: expect.stringContaining('the state of the actor has changed while it was saved'),
+      },
+    });
+    expect(readdirSync(dir)).toEqual([]);
+    await actor.saveCheckpoint(at);
+    expect(readdirSync(at)).toContain('engine.json');
+  });
 });

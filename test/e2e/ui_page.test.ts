@@ -137,6 +137,10 @@ if (CHROMIUM === null)
     await page.getByText('math/b').waitFor();
     writeRun(run('new-one'), { steps: 5 });
     await page.getByText('new-one').waitFor();
+    // A validation comes after the other numbers of its step.
+    const row = page.getByRole('row').filter({ hasText: 'new-one' });
+    appendFileSync(run('new-one', 'metrics.jsonl'), '{"step":5,"val-core/math/acc/mean@4":0.4321}\n');
+    await row.getByText('0.4321').waitFor();
   });
 
   test('after a connection was lost everything is asked for again', async () => {

@@ -86,6 +86,24 @@ TEST(collectives_of_one_to_four_ranks) {
   }
 }
 
+// Of few numbers and of so many that ranks sum a part each.
+TEST(maxima_and_sums_of_narrow_numbers) {
+  for (const int64_t count : {3, 5000}) {
+    check_all(3, [&](Communicator& comm) {
+      const at::Tensor largest = at::full({count}, comm.rank() == 1 ? 7 : -1, at::kLong);
+      comm.all_reduce(largest, ReduceOp::kMax, kLabel);
+      CHECK(largest.eq(7).all().item<bool>());
+      // In bfloat16 256 and 1 are 256 again.
+      const at::Tensor sum = at::full({count}, comm.rank() == 0 ? 256 : 1, at::kBFloat16);
+      comm.all_reduce(sum, ReduceOp::kSum, kLabel);
+      CHECK(sum.eq(258).all().item<bool>());
+      // Of what one rank has every bit stays.
+      const at::Tensor own = at::full({count}, comm.rank() == 2 ? -0.0F : 0.0F);
+      CHECK(at::signbit(combine_parts(comm, own, kLabel)).all().item<bool>());
+    });
+  }
+}
+
 TEST(splits_work_beside_the_whole_group) {
   check_all(4, [](Communicator& comm) {
     const int64_t rank = comm.rank();
@@ -148,6 +166,8 @@ TEST(bytes_sent_are_the_theoretical_volume) {
     comm.all_gather(full, at::zeros({1000}), kLabel);
     comm.reduce_scatter(at::zeros({1000}), full, kLabel);
     CHECK(comm.log().bytes_sent() == 2 * 2 * 1000 * 4);
+    comm.broadcast(full, 1, kLabel);
+    CHECK(comm.log().bytes_sent() == 2 * 2 * 1000 * 4 + (comm.rank() == 1 ? 2 * 3000 * 4 : 0));
   });
 }
 
@@ -297,6 +317,14 @@ TEST(threads_for_incoming_messages_do_not_preempt_others) {
     for (const int policy : policies) CHECK(policy == SCHED_BATCH);
     comm.barrier(kLabel);
   });
+}
+
+TEST(a_log_of_collectives_says_nothing_of_those_that_it_has_forgotten) {
+  CollectiveLog log;
+  for (int64_t i = 1; i <= 9; ++i) log.begin("barrier", {"start", "part " + std::to_string(i)}, 0);
+  CHECK(log.describe(0) == "none" && log.find(0) == nullptr);
+  CHECK(log.describe(1) == "one before the last 8" && log.find(1) == nullptr);
+  CHECK(log.describe(2) == "barrier #2 of part 2 (start)" && log.find(10) == nullptr);
 }
 
 TEST(bad_options_are_refused) {

@@ -83,6 +83,24 @@ TEST(images_are_told_apart) {
   CHECK(image(8, 12, 1).hash != image(8, 12, 2).hash);
 }
 
+TEST(images_of_one_hash_are_compared) {
+  Image one = image(4, 8, 1), other = image(4, 8, 2);
+  CHECK(same_image(one, image(4, 8, 1)) && !same_image(one, other));
+  other.hash = one.hash;
+  CHECK(!same_image(one, other));
+}
+
+// The rank with most tokens need not be the first.
+TEST(every_rank_has_room_for_the_tokens_of_the_fullest) {
+  std::vector<PlacedImage> images;
+  for (const int64_t tokens : {3, 5, 4}) images.push_back({image(4, 8, 1), 0, tokens});
+  for (const int64_t index : {0, 1}) {
+    const ImageParts parts = image_parts(images, index, 2);
+    CHECK(parts.room == 7 && parts.places == 14 && parts.own_tokens == (index == 0 ? 5 : 7));
+    CHECK((parts.first == std::vector<int64_t>{7 + 4, 0, 7}));
+  }
+}
+
 // Equal tokens and other images are another prompt; a prompt of two responses is computed once, with its
 // image.
 TEST(prompts_are_the_same_only_with_their_images) {

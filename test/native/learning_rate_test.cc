@@ -158,6 +158,10 @@ TEST(schedules_that_make_no_sense_are_refused) {
       "cosine", [](Schedule& schedule) { schedule.num_cycles = 1e300; }, "waves of the cosine");
   refused(
       "cosine", [](Schedule& schedule) { schedule.first_step = 2; }, "expected 0 or 1, got 2");
+  for (const char* kind : {"constant", "linear", "WSD"}) {
+    refused(
+        kind, [](Schedule& schedule) { schedule.warmup_steps = -1; }, "warm-up: expected at least 0, got -1");
+  }
   refused(
       "WSD", [](Schedule& schedule) { schedule.wsd_decay_steps = 0; }, "expected 1 to the 16 that follow");
   refused(

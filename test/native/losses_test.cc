@@ -9,6 +9,7 @@
 #include "check.h"
 #include "host_reads.h"
 #include "loss_inputs.h"
+#include "losses/distillation.h"
 #include "losses/token_gradients.h"
 
 using namespace troupe;
@@ -293,6 +294,29 @@ TEST(bad_options_are_named) {
   options.use_kl_loss = true;
   in.ref_log_probs = at::Tensor();
   CHECK_THROWS(policy_loss(in, options), "expected ref_log_probs with 3 values");
+}
+
+// A micro-batch of masked tokens alone adds nothing to means over all.
+TEST(without_a_token_that_counts_all_metrics_are_numbers) {
+  at::manual_seed(4);
+  PolicyInputs in = random_inputs({3, 2});
+  in.layout.mask.zero_();
+  for (const std::string& mode : kModes) {
+    const PolicyLoss result = policy_loss(in, options_for(mode));
+    CHECK(result.loss == 0 && result.grad_log_probs.eq(0).all().item<bool>());
+    for (const auto& [name, value] : result.metrics) CHECK(std::isfinite(value));
+  }
+}
+
+TEST(an_overlap_of_no_token_counts_in_no_mean) {
+  DistillationOptions options;
+  options.top_k = 2;
+  const at::Tensor student = at::tensor({0.5, 0.25, 0.5, 0.25}, at::kDouble).log().view({2, 2});
+  const at::Tensor teacher = at::tensor({0.25, 0.5, 0.25, 0.5}, at::kDouble).log().view({2, 2});
+  const at::Tensor among = at::tensor({0, 0, 1, 0}, at::kInt).view({2, 2}).to(at::kBool);
+  const Metrics metrics = top_kl_metrics(options, forward_kl(options, student, teacher, among));
+  CHECK_CLOSE(metrics.at("distillation/overlap_ratio"), 0.25, 1e-12);
+  CHECK_CLOSE(metrics.at("distillation/overlap_token_advantage"), 0.25 * std::log(2.0), 1e-12);
 }
 
 TEST_MAIN()

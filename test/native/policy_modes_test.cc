@@ -52,6 +52,30 @@ TEST(gspo_spreads_the_sequence_ratio) {
   CHECK_CLOSE(result.metrics.at("pg_clipfrac"), 0.25, 1e-8);
 }
 
+// A sequence that has become far more likely weighs e^10 at most, and has no gradient there.
+TEST(gspo_bounds_the_sequence_ratio) {
+  PolicyInputs in;
+  in.layout = {at::tensor(std::vector<int64_t>{0, 2}, at::kLong), at::ones({2}, at::kByte), 2, 1};
+  in.old_log_probs = floats({-15, -13});
+  in.log_probs = floats({-1, -3});  // 12 on average
+  in.advantages = floats({-1, -1});
+  const PolicyLoss result = policy_loss(in, options_for("gspo"));
+  CHECK_CLOSE(result.loss, std::exp(10.0), 1e-3);
+  CHECK(at::equal(result.grad_log_probs, at::zeros({2})));
+}
+
+// An importance weight of nothing is taken as 1e-10: the geometric mean has a logarithm of it.
+TEST(geo_mean_takes_weights_of_zero) {
+  PolicyInputs in;
+  in.layout = {at::tensor(std::vector<int64_t>{0, 2}, at::kLong), at::ones({2}, at::kByte), 2, 1};
+  in.old_log_probs = in.log_probs = floats({-1, -2});
+  in.advantages = floats({1, 1});
+  in.rollout_is_weights = floats({0, 4});
+  const PolicyLoss result = policy_loss(in, options_for("geo_mean"));
+  CHECK_CLOSE(result.loss, -2e-5, 1e-9);
+  CHECK(at::allclose(result.grad_log_probs, floats({-1e-5f, -1e-5f}), 1e-5, 0));
+}
+
 TEST(cispo_weights_are_constants) {
   PolicyInputs in;
   in.layout = {at::tensor(std::vector<int64_t>{0, 2}, at::kLong), at::ones({2}, at::kByte), 2, 1};

@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <set>
 
 #include "check.h"
 #include "rollout_requests.h"
@@ -28,6 +30,38 @@ TEST(top_and_prompt_log_probs) {
     CHECK(answer.top[t][0].token == answer.tokens[t] && answer.top[t][0].log_prob == answer.log_probs[t]);
     CHECK(answer.top[t][0].log_prob >= answer.top[t][1].log_prob &&
           answer.top[t][1].log_prob >= answer.top[t][2].log_prob);
+  }
+}
+
+// Tokens are drawn from the logits as the model divides them, at whatever temperature.
+TEST(a_division_of_logits_is_a_temperature_beside_that_of_the_request) {
+  ModelConfig config = long_model("qwen2");
+  std::vector<RolloutRequest> requests;
+  for (uint64_t i = 0; i < 8; ++i) requests.push_back(request(i, prompt(9, static_cast<int64_t>(i)), 20, 3));
+  SmallModel whole(config);
+  const auto expected = run(whole, requests);
+  config.logits_scaling = 1.5;
+  SmallModel divided(config);
+  for (RolloutRequest& r : requests) r.sampling.temperature = 2;
+  const auto answers = run(divided, requests);
+  for (const RolloutRequest& r : requests) CHECK(answers.at(r.id).tokens == expected.at(r.id).tokens);
+}
+
+TEST(more_likely_tokens_than_there_are_is_all_of_them) {
+  SmallModel model(long_model("qwen2"));
+  RolloutRequest r = request(0, prompt(9), 2);
+  r.sampling.top_log_probs = kVocabulary + 3;
+  const Answer answer = run(model, {r}).at(0);
+  CHECK(answer.top.size() == 2);
+  for (const std::vector<TokenLogProb>& top : answer.top) {
+    double all = 0;
+    std::set<int32_t> tokens;
+    for (const TokenLogProb& one : top) {
+      all += std::exp(one.log_prob);
+      tokens.insert(one.token);
+    }
+    CHECK(static_cast<int64_t>(tokens.size()) == kVocabulary && top.size() == tokens.size());
+    CHECK_CLOSE(all, 1, 1e-5);
   }
 }
 
@@ -70,6 +104,18 @@ class BadRowDecoder : public ToyDecoder {
  private:
   int calls_ = 0;
 };
+
+// A sample of a prompt that wants them computes it itself, whoever runs beside it.
+TEST(prompt_log_probs_of_one_sample_beside_one_without) {
+  SmallModel model(long_model("qwen3"));
+  for (const bool first_wants : {false, true}) {
+    std::vector<RolloutRequest> both{request(0, prompt(40), 3), request(1, prompt(40), 3)};
+    both[first_wants ? 0 : 1].sampling.prompt_log_probs = true;
+    const auto answers = run(model, both);
+    CHECK(answers.at(first_wants ? 0 : 1).prompt_log_probs.size() == 40);
+    CHECK(answers.at(first_wants ? 1 : 0).prompt_log_probs.empty());
+  }
+}
 
 TEST(prompt_log_probs_that_are_no_numbers_fail_their_request) {
   BadRowDecoder decoder;
@@ -147,6 +193,10 @@ TEST(penalties_bias_bad_words_and_masks) {
   worded.sampling.bad_words = {{free.tokens[0], free.tokens[1]}};
   const Tokens without = run(model, {worded}).at(0).tokens;
   CHECK(without[0] == free.tokens[0] && without[1] != free.tokens[1]);
+  // The first token of all that comes behind a prompt of all but the last of a word.
+  RolloutRequest first = request(0, prompt(1), 1, 0);
+  first.sampling.bad_words = {{first.prompt[0], run(model, {first}).at(0).tokens[0]}};
+  CHECK(run(model, {first}).at(0).tokens[0] != first.sampling.bad_words[0][1]);
 
   model.transformer.begin_decoding();
   Rollout rollout(model.transformer, {});

@@ -152,6 +152,24 @@ TEST(samples_of_a_prompt_compute_it_once) {
 
 // Between two steps of training others need the memory: what is under way gives it back and is computed
 // again.
+// Whichever sample a conversation goes on from, its next turn finds all of it.
+TEST(every_sample_of_a_prompt_leaves_its_pages_to_be_found) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {});
+  std::vector<RolloutRequest> samples;
+  for (uint64_t i = 0; i < 3; ++i) samples.push_back(request(i, prompt(40), 60));
+  const std::map<uint64_t, Answer> answers = run(rollout, samples);
+  for (const RolloutRequest& sample : samples) {
+    Tokens turn = sample.prompt;
+    const Tokens& response = answers.at(sample.id).tokens;
+    turn.insert(turn.end(), response.begin(), response.end());
+    turn.push_back(3);
+    CHECK(run(rollout, {request(10 + sample.id, turn, 1)}).at(10 + sample.id).cached == 40 + 60 - 1);
+  }
+  model.transformer.end_decoding();
+}
+
 TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
   SmallModel model(long_model("qwen2"));
   model.transformer.begin_decoding();

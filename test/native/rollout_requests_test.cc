@@ -105,6 +105,16 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
   }
 }
 
+// Tables of angles grow with the longest of all that a step has, wherever it comes.
+TEST(a_long_prompt_before_a_short_one_has_its_own_positions) {
+  ModelConfig config = small("qwen3");
+  config.max_positions = 2400;
+  const std::vector<RolloutRequest> both{request(0, prompt(2300), 3), request(1, prompt(5, 1), 3)};
+  SmallModel together(config), apart(config);
+  const auto answers = run(together, both);
+  for (const RolloutRequest& r : both) CHECK(same(run(apart, {r}).at(r.id), answers.at(r.id)));
+}
+
 TEST(versions_go_with_tokens) {
   SmallModel model(long_model("qwen3"));
   model.transformer.begin_decoding();
@@ -141,6 +151,10 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
   CHECK(rollout.stats().prompt_tokens == 0);
   CHECK_THROWS(rollout.submit(request(0, {}, 20)), "the prompt is empty");
   CHECK_THROWS(rollout.submit(request(0, {50}, 20)), "token id 50 at position 0");
+  CHECK_THROWS(rollout.submit(request(0, {4}, 20, INFINITY)), "temperature >= 0 (0 = greedy) but got inf");
+  RolloutRequest unfit = request(0, {4}, 20);
+  unfit.sampling.repetition_penalty = 0;
+  CHECK_THROWS(rollout.submit(unfit), "repetition_penalty > 0 (1 = off) but got 0");
   CHECK_THROWS(Rollout(model.transformer, {.kv_cache_bytes = 5}), "less than one page");
   CHECK(run(rollout, {request(0, prompt(77), 20)}).at(0).tokens.size() == 20);
   CHECK(rollout.park(false) && rollout.stats().pages_held == 0);

@@ -328,6 +328,19 @@ TEST(choices_of_a_page_are_those_of_its_copy) {
   CHECK(pages.read({0}, 2) == pages.read({100}, 2));
 }
 
+TEST(passes_through_other_layers_leave_what_was_recorded) {
+  RoutingRecord record(3, {2, 8, 1});
+  PackedTokens packed;
+  packed.tokens = at::zeros({3}, at::kInt);
+  packed.sources = {{0, 0, 3}};
+  for (const int64_t layer : {0, 1}) {
+    const at::Tensor rows = record.rows(packed, at::kCPU);
+    rows.select(1, layer).copy_(at::arange(3) + 1 + 3 * layer);
+    record.keep(packed, rows);
+  }
+  CHECK(at::equal(record.choices(), at::tensor({1, 4, 2, 5, 3, 6}, at::kByte)));
+}
+
 TEST(more_experts_than_a_byte_counts) {
   EngineOptions options = mixture();
   options.model.moe_layers[0] = false;

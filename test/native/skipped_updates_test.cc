@@ -93,6 +93,18 @@ TEST(nan_in_any_column_skips_the_step_and_the_next_one_is_good) {
   }
 }
 
+TEST(nan_skips_the_step_of_what_is_kept_on_the_host) {
+  for (const auto& [head, columns] : kColumns) {
+    EngineOptions options = options_of("qwen3", head);
+    options.offload = {true, true, true};
+    const auto engine = create_engine(options);
+    const Share share = share_of(0, std::vector<int64_t>(kSequences, 0));
+    update(*engine, head, share, "");
+    for (const std::string& column : columns) check_skipped(*engine, head, share, column, true);
+    CHECK(update(*engine, head, share, "").at("update_skipped") == 0);
+  }
+}
+
 TEST(all_ranks_skip_what_one_of_them_cannot_use) {
   struct Layout {
     const char* sharding;

@@ -93,4 +93,19 @@ TEST(rows_of_a_parameter_are_written_where_they_belong_in_the_file) {
   CHECK(found.narrow(0, 20, 4).equal(values[5]));
 }
 
+TEST(a_file_that_is_not_kept_goes_with_its_writer) {
+  const std::string path = "/tmp/troupe_unkept_" + std::to_string(::getpid());
+  const TensorFile file{path, "header", 100, {}};
+  {
+    const TensorFileWriter writer(file, true);
+    CHECK(::access(path.c_str(), F_OK) == 0);
+    const TensorFileWriter second(file, false);  // of another rank, which has not created it
+  }
+  CHECK(::access(path.c_str(), F_OK) != 0);
+  TensorFileWriter(file, true).keep();
+  { const TensorFileWriter second(file, false); }
+  CHECK(::access(path.c_str(), F_OK) == 0);
+  ::unlink(path.c_str());
+}
+
 TEST_MAIN()

@@ -351,11 +351,29 @@ TEST(the_table_of_per_layer_embeddings_is_there_for_its_rows_alone) {
   }
 }
 
+// Behind a shared prompt, where no segment alone is as long as the positions that it has.
+TEST(positions_beyond_the_first_table_of_angles_have_their_own) {
+  at::NoGradGuard no_grad;
+  ModelConfig config = small("gemma3");
+  config.max_positions = 2400;
+  const TokenBatch twice = batch_of({2350, 2350}, {2000, 2000});
+  const BatchLayout layout = check_layout(twice, config.vocab_size, config.max_positions);
+  const TokenBatch once = batch_of({2350}, {2000});
+  SmallModel shared(config), alone(config);
+  const at::Tensor expected = alone.log_probs(once, 4096);
+  CHECK(at::isfinite(expected).all().item<bool>() && pack(layout, 0, 2, 4096).size() == 1);
+  CHECK(at::equal(shared.log_probs(twice, 4096), at::cat({expected, expected})));
+}
+
 TEST(impossible_batches_are_refused_by_name) {
   CHECK_THROWS(pack(check_layout(batch_of({5, 90}, {1, 1}, 1), 50, 128), 0, 2, 64),
                "sequence 1 has 90 tokens");
   CHECK_THROWS(check_layout(batch_of({5, 70}, {1, 1}, 1), 50, 64), "sequence 1 has 70 tokens");
   CHECK_THROWS(check_layout(batch_of({5}, {1}, 1), 3, 64), "outside the vocabulary of 3");
+  TokenBatch behind = batch_of({5, 5}, {1, 1}, 1);
+  behind.seq_offsets = at::tensor({0, 1000000000, 10}, at::kInt);
+  CHECK_THROWS(check_layout(behind, 50, 2000000000),
+               "sequence 0: expected at least one token, within the 10");
 }
 
 TEST_MAIN()

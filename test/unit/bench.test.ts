@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { readHeader } from '../../ts/checkpoint/safetensors';
@@ -61,6 +61,63 @@ describe('results', () => {
       ),
     ).toContain('out of memory');
   });
+
+  it('shows a round that failed beside the times of the others', async () => {
+    const { combine, compare } = await measure();
+    const { renderTables } = await measure('report');
+    const failed = { peer: 'hf', variant: 'packed', op: 'update_policy', error: 'out of memory' };
+    for (const lines of [
+      [line('hf', [4]), failed],
+      [failed, line('hf', [4])],
+    ]) {
+      const records = combine(lines);
+      expect(records).toEqual([
+        expect.objectContaining({ seconds: 4, tokens_per_s: 25, error: 'out of memory' }),
+      ]);
+      const text: string = renderTables(
+        records,
+        compare(records, () => 1, 1, null),
+      );
+      expect(text).toMatch(/hf packed +4\.000/);
+      expect(text).toMatch(/hf packed +error +out of memory/);
+    }
+  });
+});
+
+describe('useful work', () => {
+  it.each(['cpu-40m', 'cpu-moe', 'qwen3-0.6b'])(
+    '%s: that of the matrices that a token meets',
+    async (name) => {
+      const { Case } = await measure('case');
+      const { modelConfig, modelTensors } = await measure('presets');
+      const config = modelConfig(name);
+      const of = (lengths: number[]): { forward: number; update: number } => {
+        const validTokens = lengths.reduce((sum, length) => sum + length, 0);
+        const given = Object.assign(Object.create(Case.prototype), {
+          config,
+          lengths,
+          validTokens,
+          responseTokens: 0,
+        });
+        return { forward: given.flops('compute_log_prob'), update: given.flops('update_policy') };
+      };
+      const tensors: [string, number[]][] = modelTensors(config);
+      const met = tensors
+        .filter(([tensor, shape]) => tensor.includes('.layers.') && shape.length > 1)
+        .map(([tensor, shape]): number => {
+          const whole = shape.reduce((all, size) => all * size, 1);
+          return tensor.includes('.experts.')
+            ? (whole * config.num_experts_per_tok) / config.num_experts
+            : whole;
+        })
+        .reduce((sum, count) => sum + count, 0);
+      // One sequence of two tokens, and two of one: they differ by attention alone.
+      const pairs = 2 * config.num_attention_heads * config.head_dim * config.num_hidden_layers;
+      expect(of([1, 1]).forward).toBe(2 * (2 * met + pairs));
+      expect(of([2]).forward).toBe(2 * (2 * met + 2 * pairs));
+      expect(of([5, 3]).update).toBe(3 * of([5, 3]).forward);
+    },
+  );
 });
 
 describe('comparison with an earlier run', () => {
@@ -110,6 +167,10 @@ describe('options', () => {
     ],
     [['--compare', __filename], /--compare: .* is no JSON/],
     [['--compare', join(__dirname, '../../package.json')], /--compare: .* has no points/],
+    [['--warmup', 'some'], /--warmup: expected a whole number from 0 on but got 'some'/],
+    [['--peak-tflops', 'many'], /--peak-tflops: expected a number above 0 but got 'many'/],
+    [['--quantization', 'int4'], /--quantization: expected int8 or fp8 but got 'int4'/],
+    [['--peer', '--variants', 'padded,packd'], /--variants: expected some of padded, .* but got 'packd'/],
     [['--nothing'], /nothing/],
   ])('refuses %j', async (argv, message) => {
     const { readArguments } = await measure('cli');
@@ -193,6 +254,27 @@ describe('cases', () => {
     const count = tensors.reduce((sum, [, shape]) => sum + shape.reduce((all, size) => all * size, 1), 0);
     expect(Math.abs(count / expected - 1)).toBeLessThan(0.005);
   });
+});
+
+test.each(['end', 'fail', 'be stopped'])('a scratch directory goes with its program, which may %s', (how) => {
+  const ends = {
+    end: '',
+    fail: "throw new Error('broken')",
+    'be stopped': "process.kill(process.pid, 'SIGTERM'); setTimeout(() => {}, 60_000)",
+  };
+  const program = `
+    import { existsSync, writeFileSync } from 'node:fs';
+    import { scratchDirectory } from ${JSON.stringify(join(__dirname, '../../bench/scratch.mjs'))};
+    const directory = scratchDirectory('test');
+    writeFileSync(directory + '/file', 'a');
+    console.log(directory + ' ' + existsSync(directory));
+    ${ends[how as keyof typeof ends]}`;
+  const { stdout, status } = spawnSync(process.execPath, ['--input-type=module', '-e', program], {
+    encoding: 'utf8',
+  });
+  const [directory = '', there] = stdout.trim().split(' ');
+  expect([there, status]).toEqual(['true', { end: 0, fail: 1, 'be stopped': 143 }[how]]);
+  expect(existsSync(directory)).toBe(false);
 });
 
 test('a sweep is drawn with every side and operation', async () => {

@@ -47,7 +47,7 @@ export abstract class TrainedModel {
 
   /**
    * Writes weights (float32, as a Hugging Face directory; with `lora` the adapters, and a critic's head, alone), optimiser state and step count, all or
-   * nothing.
+   * nothing: an update, or other weights, that come in between are INVALID_ARGUMENT.
    */
   async saveCheckpoint(dir: string): Promise<void> {
     this.engine.checkOpen();

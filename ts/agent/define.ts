@@ -62,7 +62,7 @@ export interface Agent {
   run(task: AgentTask, context: AgentContext): Promise<AgentResult> | AgentResult;
   /** The reward of what `run` returned; wins over it. */
   reward?(task: AgentTask, result: AgentResult): Promise<number> | number;
-  /** Ends what it keeps, such as servers. */
+  /** Ends what it keeps, such as servers. The run is over then: what it throws changes nothing. */
   close?(): Promise<void> | void;
 }
 

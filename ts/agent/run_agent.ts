@@ -11,6 +11,7 @@ import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
 import type { RolloutEngine } from '../rollout/engine';
 import type { SamplingParams } from '../rollout/request';
+import { defined } from '../serve/call/defined';
 import type { ServedModel } from '../serve/call/served_model';
 import { AgentChat } from './conversation/chat';
 import type { History } from './conversation/conversation_ids';
@@ -137,7 +138,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
         },
         tools,
         signal: own.signal,
-        note: (turn) => record.push(checkedTurn(turn)),
+        note: (turn) => record.push(keptTurn(turn)),
         reward: (value) => {
           if (!Number.isFinite(value))
             throw new Error(`reward: expected a finite number, got ${show(value)}`);
@@ -222,10 +223,27 @@ function finite(value: unknown, name = 'reward'): number {
   throw new Error(`${name}: expected a finite number, got ${show(value)}`);
 }
 
-function checkedTurn(turn: TurnRecord): TurnRecord {
+/** As the samples files will have it: what becomes of the agent's own object later is not looked at. */
+function keptTurn(turn: TurnRecord): TurnRecord {
+  const wrong = (why = ''): Error =>
+    new Error(`note: expected {role, content, seconds?, tool?, error?}, got ${show(turn)}${why}`);
+  let kept: Record<string, unknown>;
+  try {
+    kept = JSON.parse(toJson(turn) ?? 'null');
+  } catch (cause) {
+    throw wrong(`, which JSON cannot hold (${reasonOf(cause)})`);
+  }
+  if (!isRecord(kept)) throw wrong();
+  // What is null is not there, as the error of a tool that has answered.
+  const { role, seconds, tool, error, ...rest } = Object.fromEntries(
+    Object.entries(kept).filter(([, value]) => value !== null),
+  );
+  const isText = (value: unknown): boolean => value === undefined || typeof value === 'string';
+  const isTime = seconds === undefined || typeof seconds === 'number';
   // A content that is no text is shown as JSON.
-  if (isRecord(turn) && typeof turn.role === 'string' && (turn.content ?? null) !== null) return turn;
-  throw new Error(`note: expected {role, content}, got ${show(turn)}`);
+  if (typeof role !== 'string' || rest['content'] === undefined || !isTime || !isText(tool) || !isText(error))
+    throw wrong();
+  return defined({ role, ...rest, seconds, tool, error }) as TurnRecord;
 }
 
 function readResult(result: AgentResult): Outcome {

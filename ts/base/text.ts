@@ -12,6 +12,9 @@ const written = (_: string, item: unknown): unknown =>
 /** JSON for readers, of what may hold integers beyond 2^53 (from int64 columns), NaN and infinities: they become strings. */
 export const toJson = (value: unknown): string => JSON.stringify(value, written);
 
+/** Whether no character of it is half of a surrogate pair. */
+export const isWellFormed = (text: string): boolean => !/\p{Surrogate}/u.test(text);
+
 /** What of an array a message may show: one of millions of entries is neither copied nor written out for it. */
 const shortened = (key: string, item: unknown): unknown => {
   if (ArrayBuffer.isView(item) && !types.isDataView(item))

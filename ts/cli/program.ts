@@ -205,6 +205,9 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
 /** Commands that take keys of a configuration. */
 const WITH_KEYS = ['train', 'sft', 'validate', 'plan', 'agent', 'submit', 'doctor', 'import-verl', 'eval'];
 
+/** How Hydra's programs name their configuration. */
+const FILE_OPTIONS = ['config-path', 'config-name', 'config-dir'];
+
 /** A message about a command, options or words that are none: each as it was typed, and how a key of a configuration is given. */
 function asTyped(message: string, [command, ...words]: readonly string[]): string {
   const [, nearest] = /^Did you mean (.*)\?$/.exec(message) ?? [];
@@ -219,9 +222,11 @@ function asTyped(message: string, [command, ...words]: readonly string[]): strin
   const camel = (name: string): string => name.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
   const names = list.split(', ');
   const typed = names.filter((name) => !names.some((other) => other !== name && camel(other) === name));
-  const hint = WITH_KEYS.includes(command ?? '')
-    ? '; keys of the configuration have no --, as in trainer.seed=2'
-    : '';
+  const hint = typed.some((name) => FILE_OPTIONS.includes(name))
+    ? '; a configuration is named by its path, as in troupe train conf/run.yaml'
+    : WITH_KEYS.includes(command ?? '')
+      ? '; keys of the configuration have no --, as in trainer.seed=2'
+      : '';
   return `Unknown argument${typed.length === 1 ? '' : 's'}: ${typed.join(', ')}${hint}`;
 }
 

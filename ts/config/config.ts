@@ -11,6 +11,7 @@ import { requireConfig, requireOverrides } from './checks/require_config';
 import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
 import { adoptMegatronLora } from './derived/megatron_lora';
+import { adoptModelEngine } from './derived/model_engine';
 import { poolNotes } from './derived/pools';
 import { profileNotes } from './derived/profile';
 import { type Hidden, hide } from './reading/hidden';
@@ -128,7 +129,7 @@ function fromTree<T extends { trainer: object }>(
   given: Tree,
   hidden: readonly Hidden[] = [],
 ): T {
-  const adopted = adoptMegatronLora(expandPreset(given));
+  const adopted = adoptMegatronLora(adoptModelEngine(expandPreset(given)));
   const { tree, notes, moved, copied } = resolve(schema, adopted.tree);
   const carried = { moved, copied: [...copied, ...adopted.copied] };
   const config = tree as unknown as T;

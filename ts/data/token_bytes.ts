@@ -13,6 +13,7 @@ const BYTES: ReadonlyMap<string, number> = new Map(CHARACTERS.map((character, b)
 export const byteLevelText = (bytes: Uint8Array): string => Array.from(bytes, (b) => CHARACTERS[b]).join('');
 
 const encoder = new TextEncoder();
+const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 export class TokenBytes {
   private readonly added: ReturnType<Tokenizer['addedTokens']>;
@@ -44,6 +45,15 @@ export class TokenBytes {
     return byte === null
       ? encoder.encode(text.replaceAll('\u2581', ' '))
       : Uint8Array.of(Number.parseInt(byte[1] as string, 16));
+  }
+
+  /** The text of a token by itself; null: its bytes are none. */
+  text(id: number): string | null {
+    try {
+      return strict.decode(this.bytes(id));
+    } catch {
+      return null;
+    }
   }
 
   private byteLevel(text: string): Uint8Array {

@@ -18,7 +18,7 @@ import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
 import { decoderMapping, isPredictionLayer } from '../model/prediction_layers';
 import type { TensorMapping } from '../model/tensor_mapping';
-import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
+import type { NativeTensorFile, NativeTensorKind, NativeWeightBucket } from '../native/bridge';
 import type { RoleEngine } from './role_engine';
 
 // A checkpoint is a Hugging Face directory with float32 weights, plus
@@ -78,19 +78,26 @@ async function writeAdapter(engine: RoleEngine, lora: Lora, dir: string): Promis
   await exportFiles(engine, 'param', writeAdapterFiles(lora, engine.model, dir));
 }
 
+/** @throws TroupeError INVALID_ARGUMENT where the state has become another one between two of its parts: then nothing is saved */
 export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   return writeDirectory(dir, async (temporary) => {
+    const begun = await momentOf(engine);
     if (engine.lora === null) {
       await writeModel(engine, temporary, 'float32', DEFAULT_SHARD_BYTES);
     } else {
       mkdirSync(path.join(temporary, ADAPTER));
       await writeAdapter(engine, engine.lora, path.join(temporary, ADAPTER));
     }
+    const { role } = engine;
     const optimizer = engine.options.optim !== null;
     if (optimizer) await writeMoments(engine, path.join(temporary, 'optimizer'));
-    const { group, name, role } = engine;
-    const optimizerSteps = optimizer ? await rankZero(group, name, 'optimizerSteps', []) : 0;
-    const scheduleSteps = optimizer ? await rankZero(group, name, 'scheduleSteps', []) : 0;
+    const ended = await momentOf(engine);
+    if (JSON.stringify(ended) !== JSON.stringify(begun))
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[saveCheckpoint] the state of the ${role} has changed while it was saved, by an update or by other weights, and a part of what was written is of ` +
+          'before: expected one call to end before the other begins; nothing was saved',
+      );
     writeJson(path.join(temporary, 'engine.json'), {
       format: FORMAT,
       role,
@@ -98,8 +105,8 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
       adapter: engine.lora !== null,
       mtp: trainsPredictions(engine),
       muon: usesMuon(engine),
-      optimizerSteps,
-      scheduleSteps,
+      optimizerSteps: ended.optimizerSteps,
+      scheduleSteps: ended.scheduleSteps,
     });
   });
 }
@@ -188,6 +195,18 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
   if (engine.options.optim !== null) {
     await oneToAll(engine.group, engine.name, 'setSteps', [state.optimizerSteps, state.scheduleSteps]);
   }
+}
+
+/** What is another one whenever a part of an engine's state is. Without an optimiser its weights, which are saved by one call, are all of it. */
+async function momentOf({ group, name, options }: RoleEngine) {
+  if (options.optim === null) return { weights: 0, optimizerSteps: 0, scheduleSteps: 0 };
+  const nothing: NativeWeightBucket = { dtype: 'float32', chunks: [] };
+  const { version: weights } = await rankZero(group, name, 'exportWeights', ['param', nothing, null, false]);
+  return {
+    weights,
+    optimizerSteps: await rankZero(group, name, 'optimizerSteps', []),
+    scheduleSteps: await rankZero(group, name, 'scheduleSteps', []),
+  };
 }
 
 async function writeModel(

@@ -31,7 +31,7 @@ import { resolveSchedule, SCHEDULE_KEYS, type ScheduleOptions } from './schedule
 export interface OptimOptions extends ScheduleOptions {
   /** Default 1e-6 for an actor, 1e-5 for a critic. */
   lr?: number;
-  betas?: [number, number]; // [0.9, 0.999]
+  betas?: [number, number]; // [0.9, 0.999]; each below 1
   eps?: number; // 1e-8
   /** Decoupled; applies to every parameter. 0.01 */
   weightDecay?: number;
@@ -342,10 +342,14 @@ function resolveOptim(
   masterDtype: 'float32' | 'bfloat16',
 ): NativeOptimizerOptions {
   checkOptionNames(where, o, OPTIM_KEYS);
-  const beta = (i: 0 | 1, d: number): number =>
-    o.betas === undefined ? d : numberOption(where, `betas[${i}]`, o.betas[i], d, { min: 0, max: 1 });
+  const beta = (i: 0 | 1, d: number): number => {
+    const value = o.betas === undefined ? d : numberOption(where, `betas[${i}]`, o.betas[i], d, { min: 0 });
+    // An average that nothing new goes into is corrected by a division by 0.
+    if (value >= 1) throw badOption(where, `betas[${i}]: expected a number below 1, got ${value}`);
+    return value;
+  };
   if (o.betas !== undefined && !(Array.isArray(o.betas) && o.betas.length === 2))
-    throw badOption(where, `betas: expected two numbers from 0 to 1 but got ${show(o.betas)}`);
+    throw badOption(where, `betas: expected two numbers from 0 and below 1 but got ${show(o.betas)}`);
   return {
     lr: numberOption(where, 'lr', o.lr, defaultLr, { min: 0, max: RUN_LIMITS.learningRate }),
     beta1: beta(0, 0.9),

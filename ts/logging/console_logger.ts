@@ -2,8 +2,9 @@ import { formatMetrics, formatOccasional } from './console_format';
 import { ConsoleTable } from './console_table';
 import { generationsTable } from './generations_table';
 import type { Generation, MetricLogger, Metrics } from './logger';
-import { ProgressBar, type RunLength } from './progress_bar';
+import { ProgressBar } from './progress_bar';
 import { formatDuration, RemainingTime } from './remaining_time';
+import type { RunLength } from './run_length';
 
 const DEFAULT_WIDTH = 120;
 

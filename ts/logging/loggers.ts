@@ -5,9 +5,9 @@ import { ConsoleLogger } from './console_logger';
 import { JsonlLogger } from './jsonl_logger';
 import type { Generation, MetricLogger, Metrics, RunOutcome } from './logger';
 import { MlflowLogger } from './mlflow_logger';
-import type { RunLength } from './progress_bar';
 import { PrometheusLogger } from './prometheus_logger';
 import type { LoggedRun, LoggingConfig } from './run';
+import type { RunLength } from './run_length';
 import { TensorboardLogger } from './tensorboard_logger';
 import { WandbLogger } from './wandb_logger';
 

@@ -1,11 +1,6 @@
 import { MultiBar, Presets, type SingleBar } from 'cli-progress';
 import { formatDuration } from './remaining_time';
-
-export interface RunLength {
-  /** Steps done before this session. */
-  firstStep: number;
-  totalSteps: number;
-}
+import type { RunLength } from './run_length';
 
 /**
  * The last line of a terminal: how much of the run is done and how long the rest will take. It counts on while a step

@@ -1,6 +1,6 @@
 import type { Resolved } from '../config/schema/field';
 import type { loggingSection } from '../config/schema/logging_section';
-import type { RunLength } from './progress_bar';
+import type { RunLength } from './run_length';
 
 /** What loggers need of a configuration. */
 export interface LoggingConfig {

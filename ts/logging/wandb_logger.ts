@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { show } from '../base/text';
 import { HttpClient, RefusedError } from './http_client';
 import { jsonNumber } from './json_number';
 import type { MetricLogger, Metrics, RunOutcome } from './logger';
@@ -9,6 +10,9 @@ import { type Receiver, type Sendable, Sender } from './sender';
 const CLOUD = 'https://api.wandb.ai';
 /** Seconds of silence after which the server is told that the run is alive. */
 const HEARTBEAT = 30;
+/** Values of WANDB_MODE, the older names and those of runs with several writers among them. */
+const ONLINE = ['online', 'run', 'shared'];
+const OFFLINE = ['offline', 'dryrun'];
 const HISTORY = 'wandb-history.jsonl';
 const SUMMARY = 'wandb-summary.json';
 
@@ -42,6 +46,17 @@ interface Line extends Sendable {
   values: Record<string, number | string> | null;
 }
 
+/** Whoever asks the Python client to send nothing means this logger, too. @throws Error where nothing is to be sent */
+function checkMode(mode: string | null): void {
+  if (mode === null || ONLINE.includes(mode)) return;
+  if (mode === 'disabled') throw new Error('WANDB_MODE is disabled');
+  if (OFFLINE.includes(mode))
+    throw new Error(
+      `WANDB_MODE is ${mode}, and runs that are sent later are not available: metrics.jsonl has all values`,
+    );
+  throw new Error(`WANDB_MODE: expected online, offline or disabled, got ${show(mode)}`);
+}
+
 /**
  * Weights & Biases over its HTTP interface: the run by GraphQL, the history by the file stream, as its own client does
  * it. The metrics of a step go out when the next one begins.
@@ -64,6 +79,7 @@ export class WandbLogger implements MetricLogger, Receiver<Line> {
   /** Throws when there is no API key, or the address is none. */
   constructor(private readonly run: LoggedRun) {
     const { wandb, request_timeout, flush_timeout } = run.config.logging;
+    checkMode(variable(run, 'WANDB_MODE'));
     const password = variable(run, 'WANDB_API_KEY');
     if (password === null) throw new Error('WANDB_API_KEY is not set: set it to your API key');
     const base = wandb.base_url ?? variable(run, 'WANDB_BASE_URL') ?? CLOUD;

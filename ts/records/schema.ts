@@ -7,10 +7,13 @@ const maybeNumber = z.number().nullable();
 
 const EVENT_KINDS = ['start', 'end', 'checkpoint', 'validation', 'warning', 'note', 'error'] as const;
 
+/** In seconds: what a Date holds at most. */
+const LATEST = 8.64e12;
+
 /** A line of events.jsonl. Lines are only ever added; a run that begins anew in its directory empties the file. */
 export const eventSchema = z.object({
-  /** Seconds since 1970. */
-  time: z.number(),
+  /** Seconds since 1970; beyond the bounds a calendar has no such moment. */
+  time: z.number().min(-LATEST).max(LATEST),
   /** Steps done. */
   step: z.number(),
   kind: z.enum(EVENT_KINDS),

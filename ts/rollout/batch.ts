@@ -3,7 +3,7 @@ import { badOption } from '../base/check_options';
 import { roomFor } from '../base/response_room';
 import type { Batch, Seqs } from '../batch/batch';
 import type { PromptImage } from '../batch/prompt_image';
-import type { RolloutEngine } from './engine';
+import type { RolloutEngine, RolloutHandle } from './engine';
 import { promptsBatch, resolveSampling, type SamplingOptions, sampledBatch, sampleSeeds } from './sampling';
 
 /** What there is besides the tokens of prompts. */
@@ -52,19 +52,22 @@ export async function sampleBatch(
   if (engine.submitBatch !== undefined)
     return engine.submitBatch({ prompts: batch, n, sampling, seeds, maxTokens });
   const ids = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
-  const handles = Array.from(seeds, (own, j) =>
-    engine.submit({
-      promptIds: ids[Math.floor(j / n)] as Int32Array,
-      sampling: { ...sampling, maxNewTokens: rooms[Math.floor(j / n)] as number, seed: own },
-      ...(images === null ? {} : { images: images[Math.floor(j / n)] ?? [] }),
-    }),
-  );
-  const results = handles.map(({ result }) => result);
+  const handles: RolloutHandle[] = [];
   try {
-    return sampledBatch(batch, n, await Promise.all(results));
+    for (const [j, own] of seeds.entries()) {
+      const i = Math.floor(j / n);
+      handles.push(
+        engine.submit({
+          promptIds: ids[i] as Int32Array,
+          sampling: { ...sampling, maxNewTokens: rooms[i] as number, seed: own },
+          ...(images === null ? {} : { images: images[i] ?? [] }),
+        }),
+      );
+    }
+    return sampledBatch(batch, n, await Promise.all(handles.map(({ result }) => result)));
   } catch (error) {
     for (const handle of handles) handle.abort();
-    await Promise.allSettled(results);
+    await Promise.allSettled(handles.map(({ result }) => result));
     throw error;
   }
 }

@@ -8,7 +8,7 @@ import {
   numberOption,
   temperatureOption,
 } from '../base/check_options';
-import { show } from '../base/text';
+import { isWellFormed, show } from '../base/text';
 import { requireImages } from '../batch/prompt_image';
 import type { RolloutRequest, SamplingParams } from './request';
 
@@ -82,7 +82,8 @@ export class RequestChecks {
     } else {
       complete = completeSampling(where, sampling, model.eosTokenIds);
       checkSampling(where, complete, model.vocabSize, sampling.stopTokenIds === undefined);
-      this.last = { of: sampling, complete };
+      // A copy: a caller may change its own for the next request.
+      this.last = { of: { ...sampling }, complete };
     }
     numberOption(where, 'priority', request.priority, 0, {});
     numberOption(where, 'deadlineMs', request.deadlineMs, 1, { above: 0 });
@@ -113,6 +114,13 @@ export function checkRequest(request: RolloutRequest, model: ModelBounds): Compl
   const { seed } = request.sampling;
   return seed === undefined ? sampling : { ...sampling, seed };
 }
+
+/** The request as it is now, without its lists of numbers: what its caller changes for the next one is of that alone. */
+export const asSubmitted = (request: RolloutRequest): RolloutRequest => ({
+  ...request,
+  sampling: { ...request.sampling },
+  ...(request.images === undefined ? {} : { images: [...request.images] }),
+});
 
 const refuseUnless = (fits: boolean, name: string, expected: string, given: unknown): void => {
   if (!fits) throw badOption('rollout', `${name}: expected ${expected} but got ${show(given)}`);
@@ -207,6 +215,12 @@ export function refuseOutside(where: string, name: string, ids: ArrayLike<number
 function checkSampling(where: string, s: SharedSampling, vocabSize: number, own: boolean): void {
   if (!s.stop.every((text) => typeof text === 'string' && text !== ''))
     throw badOption(where, `stop: expected texts that are not empty but got ${show(s.stop)}`);
+  // Half a character would be found within others.
+  if (!s.stop.every(isWellFormed))
+    throw badOption(
+      where,
+      `stop: expected texts of whole characters, got half a surrogate pair in ${show(s.stop)}`,
+    );
   refuseOutside(where, own ? OWN_ENDS : 'stopTokenIds', s.stopTokenIds, vocabSize);
   refuseOutside(where, 'logitBias', [...s.logitBias.keys()], vocabSize);
   for (const [i, word] of s.badWords.entries()) {

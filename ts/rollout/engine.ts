@@ -70,7 +70,10 @@ export interface RolloutEngine {
   readonly maxTokens: number;
   /** Requests that run at the same time; more wait. */
   readonly maxConcurrency: number;
-  /** Refuses what can never be served, with numbers (INVALID_ARGUMENT), at once. */
+  /**
+   * Refuses what can never be served, with numbers (INVALID_ARGUMENT), at once. What is served is the request as it is now: its objects may be
+   * changed for the next one, but for the memory of typed arrays.
+   */
   submit(request: RolloutRequest): RolloutHandle;
   /**
    * The responses that `submit` would give for each of these requests, as the columns of a batch (SampledColumns.batch), for which the engine has a faster

@@ -16,7 +16,7 @@ export interface ChildOptions {
   /** What the files that the command expects contain, one after the other. */
   files: readonly string[];
   /** Seccomp filter for a command that reads one; null: it reads none. */
-  filter: Buffer | null;
+  filter: Uint8Array | null;
   timeoutMs: number;
   maxOutputBytes: number;
   /** Longest wait for the sandbox itself to stand, milliseconds. */

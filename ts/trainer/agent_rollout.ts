@@ -6,6 +6,7 @@ import type { ChatParts } from '../agent/run_agent';
 import type { Tool } from '../agent/tools/tool';
 import { numTurns, type Trajectory, type TurnRecord, toolRewards } from '../agent/trajectory/trajectory';
 import { trajectoryBatch, trajectoryRows, turnScores } from '../agent/trajectory/trajectory_batch';
+import { toJson } from '../base/text';
 import type { Batch } from '../batch/batch';
 import type { ChatMessage } from '../data/chat_template';
 import { withImageParts } from '../data/image_places';
@@ -206,9 +207,15 @@ function shownTurns({ record, toolUses }: Trajectory): TurnRecord[] {
         }));
   return turns.map((turn) => ({
     ...turn,
-    content: turn.content.length > MAX_SHOWN ? `${turn.content.slice(0, MAX_SHOWN)}…` : turn.content,
+    content: shownContent(turn.content),
     ...(turn.seconds === undefined ? {} : { seconds: Number(turn.seconds.toFixed(3)) }),
   }));
+}
+
+/** An agent may note what is no text: short enough, it stays what it is. */
+function shownContent(content: string): string {
+  const text = typeof (content as unknown) === 'string' ? content : toJson(content);
+  return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : content;
 }
 
 const MAX_SHOWN = 8192;

@@ -51,10 +51,12 @@ export async function configuredAgents(
   const sessions = new SessionServer();
   // Images are in conversations alone.
   const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;
+  // What it throws at once must hold up no more of the others than what it rejects with.
+  const closeAgent = async (): Promise<void> => await agent.close?.();
   const close = async (): Promise<void> => {
     const { grammars, images, texts } = chat?.served ?? {};
     await Promise.allSettled([
-      agent.close?.(),
+      closeAgent(),
       sessions.close(),
       images?.close(),
       texts?.close(),

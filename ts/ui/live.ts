@@ -40,6 +40,8 @@ export class Live {
     response.write('retry: 1000\n\nevent: hello\ndata: {}\n\n');
     const client = { response, watched };
     this.clients.add(client);
+    // What was told to others after this page had its answers, and before it listened, it has not heard.
+    this.runs.tellAnew(watched);
     response.on('close', () => {
       this.clients.delete(client);
       if (this.clients.size === 0) this.stop();

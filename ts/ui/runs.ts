@@ -49,6 +49,11 @@ export class Runs {
     return view.stamp;
   }
 
+  /** What these stand at is news again. */
+  tellAnew(ids: readonly string[]): void {
+    for (const id of ids) this.told.delete(id);
+  }
+
   private evict(): void {
     let points = [...this.views.values()].reduce((sum, { series }) => sum + series.points, 0);
     for (const [id, view] of this.views) {

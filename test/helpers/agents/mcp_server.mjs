@@ -23,6 +23,20 @@ function made() {
     async () => await new Promise(() => undefined),
   );
   server.registerTool('flood', { description: 'Tells 4 MB' }, async () => text('x'.repeat(4 * 2 ** 20)));
+  server.registerTool(
+    'count',
+    { description: 'Tells what has a schema', outputSchema: { sum: z.number() } },
+    async () => ({ content: [], structuredContent: { sum: 3 } }),
+  );
+  const [uri, name] = ['file:///a.txt', 'a.txt'];
+  server.registerTool('read', { description: 'Gives files' }, async () => ({
+    content: [
+      { type: 'text', text: 'of 2:' },
+      { type: 'resource', resource: { uri, text: 'alpha' } },
+      { type: 'resource', resource: { uri, blob: 'AAAA' } },
+      { type: 'resource_link', uri, name },
+    ],
+  }));
   return server;
 }
 

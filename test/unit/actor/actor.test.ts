@@ -106,7 +106,8 @@ describe('create', () => {
     [{ numThreads: 1e6 }, /numThreads: expected an integer from 1 to 1024 but got 1000000/],
     [{ numThreads: 0 }, /numThreads: expected an integer from 1 to 1024 but got 0/],
     [{ optim: { lr: Infinity } }, /lr: expected a number from 0 to 1000000 but got Infinity/],
-    [{ optim: { betas: [0.9] } }, /betas: expected two numbers from 0 to 1 but got \[0.9\]/],
+    [{ optim: { betas: [0.9] } }, /betas: expected two numbers from 0 and below 1 but got \[0.9\]/],
+    [{ optim: { betas: [0.9, 1] } }, /betas\[1\]: expected a number below 1, got 1/],
     [
       { maxTokensPerMicroBatch: 0 },
       /maxTokensPerMicroBatch: expected an integer from 1 to 2147483647 but got 0/,

@@ -93,6 +93,7 @@ export class FakeGroup {
     this.calls.push({ method, args: received });
     const answer = this.answers[method];
     if (answer !== undefined) return answer(...(received as never[]));
+    if (method === 'exportWeights') return { bytes: null, version: 0 };
     return method === 'parameters' ? [] : null;
   }
 

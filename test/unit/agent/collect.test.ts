@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events';
 import { collectTrajectories } from '../../../ts/agent/collect';
 import { defineAgent } from '../../../ts/agent/define';
 import { speaking } from './chat_world';
@@ -44,4 +45,28 @@ test('it does not wait for the next attempt of an agent that fails', async () =>
   const collected = collectTrajectories(agent, [task()], { ...options, signal: stop.signal });
   await expect(collected).rejects.toThrow('stopped');
   expect([attempts, performance.now() - asked < 2000]).toEqual([6, true]);
+});
+
+test('what is random about a task follows from its number in the batch, however many are collected at once', async () => {
+  const seeds: Record<number, string> = {};
+  const agent = defineAgent({
+    run: async ({ extraInfo }, { model }) => {
+      const { seed } = model.sampling([1], 1);
+      seeds[extraInfo['number'] as number] = String(seed);
+      return 1;
+    },
+  });
+  const tasks = [0, 1, 2, 3].map((number) => task({ number }));
+  await collectTrajectories(agent, tasks, options);
+  const all = { ...seeds };
+  expect(new Set(Object.values(all)).size).toBe(4);
+  await collectTrajectories(agent, tasks.slice(2), { ...options, first: 2 });
+  expect(seeds).toEqual(all);
+});
+
+test('nothing of it listens for an end any more when it is over', async () => {
+  const { signal } = new AbortController();
+  const tasks = [task(), task()];
+  await collectTrajectories(defineAgent({ run: () => 1 }), tasks, { ...options, signal });
+  expect(getEventListeners(signal, 'abort')).toEqual([]);
 });

@@ -5,7 +5,18 @@ import { type AgentResult, defineAgent } from '../../../ts/agent/define';
 import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { TrajectoryEnded } from '../../../ts/agent/trajectory_ended';
+import { read } from '../../helpers/fake_run';
 import { add, metricsOf, run, twoTurns } from './trained_agent';
+
+/** What JSON cannot hold. */
+const circle = (): object => {
+  const list: unknown[] = [];
+  list.push(list);
+  return list;
+};
+const refuse = (): never => {
+  throw new Error('not for you');
+};
 
 describe('a trainer with an agent', () => {
   test('a trajectory that fails has a reward of 0 and is counted; with fail it ends the run', async () => {
@@ -98,11 +109,18 @@ describe('a trainer with an agent', () => {
     });
   });
 
-  test('a turn that is none costs its own trajectory', async () => {
+  test.each([
+    ['without a text', () => ({ role: 5 }), 'got {"role":5}'],
+    ['whose time is a text', () => ({ role: 'tool', content: 'a', seconds: 'two' }), '"seconds":"two"'],
+    ['whose error is an object', () => ({ role: 'tool', content: 'a', error: {} }), '"error":{}'],
+    ['that holds itself', () => ({ role: 'tool', content: circle() }), 'which JSON cannot hold'],
+    ['that throws when it is read', () => ({ role: 'tool', content: { toJSON: refuse } }), 'not for you'],
+    ['that is a list', () => ['tool', 'a'], 'got ["tool","a"]'],
+  ])('a turn %s costs its own trajectory', async (_, turn, says) => {
     const agent = defineAgent({
       run: async ({ promptIds, sample }, { model, note }) => {
         await model.generate(promptIds);
-        if (sample === 0) note({ role: 5 } as never);
+        if (sample === 0) note(turn() as never);
         return 1;
       },
     });
@@ -113,7 +131,44 @@ describe('a trainer with an agent', () => {
     await one.fit();
     expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2, 'critic/score/mean': 0.75 });
     const strict = run({ options: { agent }, overrides: ['actor_rollout_ref.rollout.agent.on_error=fail'] });
-    await expect(strict.trainer.fit()).rejects.toThrow('note: expected {role, content}, got {"role":5}');
+    await expect(strict.trainer.fit()).rejects.toThrow(says);
+  });
+
+  test.each([
+    ['throws', () => refuse()],
+    ['rejects', async () => refuse()],
+  ])('an agent that %s when it is closed has trained all the same', async (_, close) => {
+    const agent = defineAgent({
+      run: async ({ promptIds }, { model }) => (await model.generate(promptIds)).tokens.length,
+      close,
+    });
+    const { trainer: one } = run({
+      options: { agent },
+      overrides: ['trainer.total_training_steps=1'],
+    });
+    expect(await one.fit()).toMatchObject({ step: 1 });
+  });
+
+  test('a turn is kept as it was noted, without what is null', async () => {
+    const agent = defineAgent({
+      run: async ({ promptIds }, { model, note, tools }) => {
+        const turn = { role: 'tool', content: { list: [1] }, seconds: null, error: null };
+        note(turn as never);
+        Object.assign(turn, { content: circle() });
+        await model.generate(promptIds);
+        const { error } = await tools.call(Symbol('add') as never, {});
+        return { reward: 1, error };
+      },
+    });
+    const { directory, trainer: one } = run({
+      options: { agent, tools: [add] },
+      overrides: ['trainer.total_training_steps=1'],
+    });
+    await one.fit();
+    const [line] = read(directory, join('samples', '1.jsonl')).split('\n');
+    expect(JSON.parse(line as string)).toMatchObject({ turns: [{ role: 'tool', content: { list: [1] } }] });
+    expect(Object.keys(JSON.parse(line as string).turns[0])).toEqual(['role', 'content']);
+    expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 0, 'tool/unknown/errors': 8 });
   });
 
   test('an agent that hangs costs its own trajectory; what it awaits is aborted', async () => {

@@ -54,7 +54,7 @@ describe.each([
   test('gives its tools with their schemas, and answers', async () => {
     const server = open(settings());
     const box = await boxOf(server);
-    const names = ['add', 'die', 'fail', 'hang', 'flood'];
+    const names = ['add', 'die', 'fail', 'hang', 'flood', 'count', 'read'];
     expect(box.schemas.map(({ function: { name } }) => name)).toEqual(names);
     expect(box.schemas[0]?.function.parameters).toMatchObject({ type: 'object', required: ['a', 'b'] });
     expect(await box.call('add', { a: 17, b: 25 })).toMatchObject({ text: '42', error: null });
@@ -62,6 +62,9 @@ describe.each([
     expect((await (await boxOf(server, 0.5)).call('hang', {})).error).toMatch(/no answer within 0.5 s/);
     expect((await box.call('flood', {})).text).toBe(`${'x'.repeat(100)}...(truncated)`);
     expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3' });
+    expect(await box.call('count', {})).toMatchObject({ text: '{"sum":3}', error: null });
+    const files = ['of 2:', 'alpha', '(resource)', 'file:///a.txt'];
+    expect(await box.call('read', {})).toMatchObject({ text: files.join('\n'), error: null });
   });
 
   if (kind === 'stdio') {

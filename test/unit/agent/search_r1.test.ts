@@ -241,8 +241,34 @@ describe('the retriever client', () => {
   });
 
   test.each([
+    [429, 2],
+    [500, 2],
+    [400, 1],
+    [302, 1],
+  ])(
+    'a status of %i is answered to so many requests that may be tried once more: %i',
+    async (status, count) => {
+      answer = () => ({ status, body: 'no' });
+      await expect(client().search('x')).rejects.toThrow(`HTTP ${status}`);
+      expect(requests).toHaveLength(count);
+    },
+  );
+
+  test('many queries are several requests', async () => {
+    answer = ({ queries }) => ({
+      status: 200,
+      body: { result: queries.map((contents: string) => [{ contents }]) },
+    });
+    const small = new RetrieverClient({ url: url(), topk: 1, batch: 2 });
+    const found = await Promise.all(['a', 'b', 'c', 'd', 'e'].map((query) => small.search(query)));
+    expect(found).toEqual(['a', 'b', 'c', 'd', 'e'].map((contents) => [{ contents }]));
+    expect(requests.map(({ queries }) => queries.length).sort()).toEqual([1, 2, 2]);
+  });
+
+  test.each([
     ['another protocol', { hits: [] }],
     ['too few results', { result: [] }],
+    ['too many results', { result: [[], []] }],
     ['a passage without contents', { result: [[{ document: {}, score: 1 }]] }],
   ])('%s is an error', async (_, body) => {
     answer = () => ({ status: 200, body });

@@ -99,6 +99,9 @@ describe('trajectories as a batch', () => {
     const scores = turnScores(batch, [1, 0.5, 3], [new Map([[0, 0.25]]), new Map(), new Map()]);
     //                            3  4     9  5  | 7  6  6 | 3
     expect([...scores]).toEqual([0, 0.25, 0, 0, 0, 0, 1, 0.5]);
+    // That of the last call is added to the trajectory's own; a call that made nothing has no token.
+    const both = turnScores(batch, [1, 0.5, 3], [new Map([[2, 0.25]]), new Map([[5, 9]]), new Map([[0, 9]])]);
+    expect([...both]).toEqual([0, 0, 0, 0, 0, 0, 1.25, 0.5]);
     expect([...batch.get('numTurns')]).toEqual([6, 6, 2, 2]);
   });
 

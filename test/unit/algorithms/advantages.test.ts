@@ -77,6 +77,71 @@ test.each(['grpo', 'rloo', 'opo', 'gpg', 'egpo'])(
   },
 );
 
+describe('options', () => {
+  // Two responses to one prompt and one to another; a tool's token in the first.
+  const inputs: AdvantageInputs = {
+    offsets: [0, 3, 5, 6],
+    responseMask: [1, 0, 1, 1, 1, 1],
+    tokenRewards: [0, 0, 3, 0, 1, 2],
+    uid: ['p', 'p', 'q'],
+    values: [0.5, 9, 1, -1, 0.25, 2],
+    oldLogProbs: [-1, -9, -2, -0.5, -3, -1],
+    sumPiSquared: [0.3, 0.9, 0.5, 0.6, 0.2, 0.7],
+    // Of the tool's token no model says anything.
+    entropy: [0.2, 50, 0.4, 0.1, 0.3, 1.5],
+    rewardComponents: { right: [1, 4, 2], form: [0, 1, 5] },
+  };
+  const advantages = (name: string, config: AdvantageConfig = {}): number[] => [
+    ...computeAdvantagesDouble(name, inputs, config).advantages,
+  ];
+
+  test.each([
+    ['gae', { gamma: 1, lam: 1 }, { lam: 0.5 }],
+    ['gae', { gamma: 1, lam: 1 }, { gamma: 0.5 }],
+    ['reinforce_plus_plus', { gamma: 1 }, { gamma: 0.5 }],
+    ['grpo', { normAdvByStdInGrpo: true }, { normAdvByStdInGrpo: false }],
+    ['egpo', { egpoLambda: 0.4, egpoAlpha: 2 }, { egpoLambda: 0.5 }],
+    ['egpo', { egpoLambda: 0.4, egpoAlpha: 2 }, { egpoAlpha: 4 }],
+    ['gpg', { gpgFNorm: 1 }, { gpgFNorm: 2 }],
+    ['gdpo', { normAdvByStdInGrpo: true }, { normAdvByStdInGrpo: false }],
+    ['gdpo', { gdpoRewardKeys: ['right', 'form'], gdpoRewardWeights: [1, 1] }, { gdpoRewardWeights: [1, 3] }],
+    ['gdpo', { gdpoRewardKeys: ['right', 'form'] }, { gdpoRewardKeys: ['form'] }],
+  ])('those of %s that are not given are %j, and not %j', (name, defaults: AdvantageConfig, other) => {
+    expect(advantages(name)).toEqual(advantages(name, defaults));
+    expect(advantages(name)).not.toEqual(advantages(name, other));
+  });
+
+  test('rewards-to-go of reinforce_plus_plus know no lambda', () => {
+    expect(advantages('reinforce_plus_plus', { gamma: 0.9, lam: 0.1 })).toEqual(
+      advantages('reinforce_plus_plus', { gamma: 0.9 }),
+    );
+  });
+
+  test('the bonus of egpo is the mean entropy of policy tokens, at most a share of the advantage', () => {
+    const [base, bonus] = [advantages('grpo'), advantages('egpo', { egpoLambda: 0.5, egpoAlpha: 2 })];
+    const added = bonus.map((advantage, t) => advantage - (base[t] as number));
+    const half = Math.abs(base[3] as number) / 2;
+    // Entropies of 0.3 and 0.2, and of 1.5 where the advantage is 2.
+    expect(half).toBeGreaterThan(0.3);
+    [0.15, 0, 0.15, 0.1, 0.1, 0.5].forEach((want, t) => {
+      expect(added[t]).toBeCloseTo(want, 5);
+    });
+    const bounded = advantages('egpo', { egpoLambda: 0.5, egpoAlpha: 4 });
+    expect((bounded[3] as number) - (base[3] as number)).toBeCloseTo(0.5 * Math.min(0.2, half / 2), 5);
+    expect((bounded[0] as number) - (base[0] as number)).toBeCloseTo(0.5 * (half / 2), 5);
+  });
+
+  test('gpg weighs by the share of rewards that are not 0, of which there may be none', () => {
+    const none = { ...inputs, tokenRewards: new Array(6).fill(0) };
+    expect([...computeAdvantagesDouble('gpg', none).advantages]).toEqual(new Array(6).fill(0));
+    const one = { ...inputs, tokenRewards: [0, 0, 3, 0, 0, 0] };
+    // 3 responses to 1 with a reward; mean 1.5 in its group.
+    expect([...computeAdvantagesDouble('gpg', one, { gpgFNorm: 2 }).advantages]).toEqual([
+      2.25, 0, 2.25, -2.25, -2.25, 0,
+    ]);
+  });
+});
+
 describe('a response without any token', () => {
   // Responses of 2, 0, 1 and 0 tokens, of two prompts.
   const inputs: AdvantageInputs = {

@@ -92,3 +92,11 @@ test('applyKlPenalty: rewards, batch KL and the coefficient before the update', 
   expect(metrics['actor/reward_kl_penalty_coeff']).toBe(0.5);
   expect(controller.value).toBeCloseTo(0.5 * (1 + (0.2 * 2) / 10), 12);
 });
+
+test('applyKlPenalty: a batch without sequences has no KL and leaves the coefficient alone', () => {
+  const batch = Batch.fromSequences([], [], { tokenScores: [], oldLogProbs: [], refLogProbs: [] });
+  const controller = createKlController({ type: 'adaptive', klCoef: 0.5 });
+  const { metrics } = applyKlPenalty(batch, controller, 'kl');
+  expect(metrics).toEqual({ 'actor/reward_kl_penalty': 0, 'actor/reward_kl_penalty_coeff': 0.5 });
+  expect(controller.value).toBe(0.5);
+});

@@ -77,7 +77,28 @@ describe('optimal-token baselines', () => {
       expected(inputs, compact, handleZeroTail).forEach((value, t) => {
         expect(advantages[t]).toBeCloseTo(value, 12);
       });
+      // What holds unless it is said.
+      const { advantages: unsaid } = computeAdvantagesDouble(name, inputs);
+      if (handleZeroTail) expect(unsaid).toEqual(advantages);
+      else expect(unsaid).not.toEqual(advantages);
     }
+  });
+
+  test('no response is alone in its last columns where the longest two have as many policy tokens', () => {
+    // By position the first goes on for longer: a tool's token lies in it.
+    const inputs: AdvantageInputs = {
+      offsets: [0, 3, 5],
+      responseMask: [1, 0, 1, 1, 1],
+      tokenRewards: [0, 0, 1, 0, 2],
+      uid: ['a', 'a'],
+      oldLogProbs: [-2, -1, -1, -1, -0.5],
+      sumPiSquared: [0.5, 0.6, 0.7, 0.3, 0.4],
+    };
+    const advantages = (handleZeroTail: boolean): number[] => [
+      ...computeAdvantagesDouble('optimal_token_baseline', inputs, { handleZeroTail }).advantages,
+    ];
+    expect(advantages(true)).toEqual(advantages(false));
+    expect(advantages(true)[2]).toBeCloseTo(0, 7);
   });
 
   test('tir_optimal_token_baseline leaves out responses without policy tokens before it forms groups', () => {

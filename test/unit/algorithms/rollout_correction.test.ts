@@ -163,6 +163,36 @@ describe('edges', () => {
     expect([...edge.responseMask]).toEqual([1, 1, 0]);
   });
 
+  test('exponents in statistics are bounded, too', () => {
+    const sequence = rolloutCorrectionDouble(ratios([[15], [50], [0]]), {
+      rolloutIs: 'sequence',
+      rolloutIsThreshold: 'inf',
+    });
+    expect(metric(sequence, 'rollout_is_max')).toBe(Math.exp(20));
+    // Squares of ratios, each of which is bounded: those of tokens and those of sequences are the same here.
+    const square = (Math.exp(30) + Math.exp(40) + 1) / 3;
+    expect(metric(sequence, 'chi2_seq') / square).toBeCloseTo(1, 12);
+    expect(metric(sequence, 'chi2_token') / square).toBeCloseTo(1, 7);
+  });
+
+  test('two sequences have a deviation', () => {
+    const two = rolloutCorrectionDouble(ratios([[0], [Math.log(2)]]), {
+      rolloutIs: 'sequence',
+      rolloutIsThreshold: 5,
+    });
+    // Of 1 and 2, unbiased.
+    expect(metric(two, 'rollout_is_seq_std')).toBeCloseTo(Math.SQRT1_2, 7);
+  });
+
+  test('a single token has no deviation, whatever its weight', () => {
+    const single = rolloutCorrectionDouble(ratios([[Math.log(2)]]), {
+      rolloutIs: 'token',
+      rolloutIsThreshold: 5,
+    });
+    expect(metric(single, 'rollout_is_mean')).toBeCloseTo(2, 7);
+    expect(metric(single, 'rollout_is_std')).toBe(0);
+  });
+
   test('k1 bounds hold for rollout / train', () => {
     const result = rolloutCorrectionDouble(ratios([[Math.log(1.5), -Math.log(1.5)]]), {
       rolloutRs: 'token_k1',

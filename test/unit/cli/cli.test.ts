@@ -44,6 +44,10 @@ const usageErrors: [args: string[], message: RegExp][] = [
     ['train', config, '--fast'],
     /Unknown argument: fast; keys of the configuration have no --, as in trainer\.seed=2; /,
   ],
+  [
+    ['train', '--config-path=conf', '--config-name=run', 'trainer.seed=3'],
+    /Unknown arguments: config-path, config-name; a configuration is named by its path, as in troupe train conf\/run\.yaml; /,
+  ],
   [['train', config, '--trainer.seed=3'], /Unknown argument: trainer\.seed; keys /],
   [['generate', '--model=m', '--prompt=a', '--top-n=2', '--fast'], /Unknown arguments: top-n, fast; see /],
   [['submit', config, '--launcher=slurm', '--time=4h'], /submit: --time: expected minutes, .* got 4h/],

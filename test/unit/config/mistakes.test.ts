@@ -21,6 +21,29 @@ describe('mistakes', () => {
     expect(error.message).toBe(`unknown key ${path}: did you mean ${hint}`);
   });
 
+  it.each([
+    ['actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-summ', 'seq-mean-token-sum'],
+    ['actor_rollout_ref.actor.kl_loss_type=low_var', 'low_var_kl'],
+    ['trainer.resume_mode=Auto', 'auto'],
+    ['actor_rollout_ref.actor.strategy=fdsp2', 'fsdp2'],
+  ])('%s: the nearest name is named', (override, name) => {
+    expect(failure([override]).message).toMatch(new RegExp(`; did you mean ${name}\\?$`));
+  });
+
+  it('of names that are near nothing none is named', () => {
+    expect(failure(['trainer.resume_mode=zzz']).message).toMatch(/, got "zzz"$/);
+  });
+
+  it.each([
+    'optim@actor.optim=fsdp',
+    'hydra/job_logging=disabled',
+    '+actor@actor_rollout_ref.actor=dp_actor',
+  ])('%s: groups are for import-verl', (override) => {
+    expect(failure([override]).message).toMatch(
+      /^override '.*': chooses a file of a group, .* troupe import-verl/,
+    );
+  });
+
   it.each(['typo', 'x', 'foo', 'gama'])('trainer.%s is near nothing: the keys there are named', (key) => {
     expect(failure([`trainer.${key}=1`]).message).toMatch(
       new RegExp(`^unknown key trainer\\.${key}: the keys here are .*\\bseed\\b`),

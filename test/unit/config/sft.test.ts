@@ -43,7 +43,7 @@ it('saves and validates every so many steps, or once per pass over the data', ()
 it('says of a list in quotes that these make it a text', () => {
   expect(loadSftConfig(file(), ['optim.betas=[0.9,0.9]']).optim.betas).toEqual([0.9, 0.9]);
   expect(configError(() => loadSftConfig(file(), ["optim.betas='[0.9,0.9]'"])).message).toBe(
-    'optim.betas: expected two numbers from 0 to 1, got "[0.9,0.9]", a text: leave out the quotes around it',
+    'optim.betas: expected two numbers from 0 and below 1, got "[0.9,0.9]", a text: leave out the quotes around it',
   );
   expect(configError(() => loadSftConfig(file(), ["optim.betas='[0.9'"])).message).toMatch(/got "\[0\.9"$/);
 });

@@ -72,3 +72,24 @@ test('the work of a call is its tokens, over all epochs, and the longest of its 
   expect(workOf(call([{ tokens: new Int32Array(4) }, null, 'x']))).toEqual({ tokens: 0, longest: 0 });
   expect(workOf({ type: 'callBinding', method: 'memoryInfo', args: [] })).toEqual({ tokens: 0, longest: 0 });
 });
+
+test('the answers of all ranks to one call are one: the slowest, of which the one with the least work counts', () => {
+  const limits = new CallLimits(LIMITS, 2);
+  limits.measured(UPDATE, work(100), 1_000);
+  limits.measured(UPDATE, work(50), 500);
+  // Of a later call with much more work.
+  limits.measured(UPDATE, work(10_000), 9_000);
+  limits.measured(UPDATE, work(10_000), 8_000);
+  expect(limits.of(UPDATE, work(50))?.ms).toBe(90_000);
+  // 200 times as much as in the first one.
+  expect(limits.of(UPDATE, work(10_000))?.ms).toBe(2_000_000);
+  expect(limits.of(UPDATE, work(20_000))?.ms).toBe(4_000_000);
+});
+
+test('of many calls the slowest ones are remembered', () => {
+  const limits = new CallLimits(LIMITS, 1);
+  limits.measured(UPDATE, work(1), 1_000);
+  for (let i = 0; i < 16; i++) limits.measured(UPDATE, work(1_000), 2_000);
+  // The one of little work was the fastest: it would have had a thousand times as long.
+  expect(limits.of(UPDATE, work(1_000))?.ms).toBe(20_000);
+});

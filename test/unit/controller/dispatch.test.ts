@@ -1,4 +1,4 @@
-import { oneToAll, rankZero, shardOf, splitCollect } from '../../../ts/controller/dispatch';
+import { oneToAll, rankZero, shardOf, splitCollect, splitLand } from '../../../ts/controller/dispatch';
 import type { WorkerGroup } from '../../../ts/controller/worker_group';
 
 /** Answers each call with [rank, ...arguments]. */
@@ -65,5 +65,36 @@ test('splitCollect gives the stages of a pipeline the same shard and collects fr
   expect(await splitCollect(fourRanks, 'actor', 'setSteps', shards, String, stages)).toBe('0,5,5,1,6,6');
   expect([0, 1, 2, 3, 4, 5, 6, 7].map((rank) => shardOf(rank, 8, { neighbours: 2, stages: 2 }))).toEqual([
     0, 0, 1, 1, 0, 0, 1, 1,
+  ]);
+});
+
+test('splitLand: of each shard the first rank says where its arrays land, before they come and with the result', async () => {
+  const landed: [number, unknown][] = [];
+  const group = {
+    worldSize: 8,
+    callAll: async (
+      _engine: string,
+      _method: string,
+      args: (rank: number) => unknown[],
+      land: (rank: number, value: unknown) => void,
+    ) => {
+      const ranks = [0, 1, 2, 3, 4, 5, 6, 7];
+      for (const rank of ranks) land(rank, `from ${rank}`);
+      return ranks.map((rank) => `result ${rank} of ${String(args(rank))}`);
+    },
+  } as unknown as WorkerGroup;
+  const shards: [number, number][] = [
+    [5, 5],
+    [6, 6],
+  ];
+  await splitLand(group, 'actor', 'setSteps', shards, (shard, result) => landed.push([shard, result]), {
+    neighbours: 2,
+    stages: 2,
+  });
+  expect(landed).toEqual([
+    [0, 'from 0'],
+    [1, 'from 2'],
+    [0, 'result 0 of 5,5'],
+    [1, 'result 2 of 6,6'],
   ]);
 });

@@ -30,7 +30,7 @@ test('where the driver has no list, as many as nvidia-smi knows; instances of a 
       mode: 0o755,
     });
   const count = (): number | null => countGpus({ PATH: `${bin}:/usr/bin:/bin` }, '/nowhere');
-  say('echo "GPU 0: NVIDIA A (UUID: GPU-1)"', 'echo "  MIG 1g.5gb Device 0: (UUID: MIG-2)"');
+  say('echo "GPU 0: NVIDIA A (UUID: GPU-1)"', 'echo "  MIG 1g.5gb Device 0: (UUID: MIG-GPU-1/2/0)"');
   expect(count()).toBe(1);
   say('echo "GPU 0: NVIDIA A (UUID: GPU-1)"', 'echo "GPU 1: NVIDIA A (UUID: GPU-3)"');
   expect(count()).toBe(2);

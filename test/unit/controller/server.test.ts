@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect as connectTcp } from 'node:net';
+import { PassThrough } from 'node:stream';
 import { connect, type TLSSocket } from 'node:tls';
 import { ControllerServer } from '../../../ts/controller/server';
 import { FrameWriter } from '../../../ts/worker/frames';
@@ -91,6 +92,17 @@ test.each([
   new FrameWriter<WorkerMessage>(socket).send(message);
   await once(socket, 'close');
   expect(log).toEqual([expect.stringContaining(reason)]);
+  expect(events).toEqual([]);
+});
+
+test('what one that is refused says behind that is not heard, also where it comes at once', async () => {
+  const socket = await dial();
+  const both = new PassThrough();
+  const writer = new FrameWriter<WorkerMessage>(both);
+  writer.send({ type: 'heartbeat' });
+  writer.send({ type: 'hello', rank: 0, pid: 1 });
+  socket.write(both.read());
+  await once(socket, 'close');
   expect(events).toEqual([]);
 });
 

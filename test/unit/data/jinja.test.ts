@@ -188,3 +188,15 @@ test.each([
 test('strftime_now refuses what it does not know', () => {
   expect(() => strftime(new Date(), '%Q')).toThrow('strftime_now: %Q is not supported');
 });
+
+test('characters that are stripped are whole ones, also those of two halves', () => {
+  const rest = (call: string): string =>
+    new JinjaTemplate(`{{ v.${call} }}`).render({ v: '😀x😁😀', ...none });
+  expect([rest("strip('😀')"), rest("lstrip('😀')"), rest("rstrip('😀😁')")]).toEqual([
+    'x😁',
+    'x😁😀',
+    '😀x',
+  ]);
+  // U+1F600 and U+1F601 begin with the same half.
+  expect(rest("rstrip('😁')")).toBe('😀x😁😀');
+});

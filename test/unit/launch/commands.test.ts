@@ -52,6 +52,9 @@ test('a step of Slurm says all that a step would take from its job, and nothing 
       '--gpus-per-node=8',
     ]),
   );
+  // What the node has comes before what the job was asked for.
+  const both = { SLURM_GPUS_ON_NODE: '4', SLURM_GPUS_PER_NODE: 'h100:8' };
+  expect(stepCommand('n3', 2, 16, null, both)).toContain('--gpus-per-node=4');
   expect(command.slice(-6)).toEqual(['host-agent', '--stdin', '--index', '2', '--network', 'ib0']);
 });
 

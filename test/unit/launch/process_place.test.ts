@@ -135,4 +135,5 @@ test('as many processes as hosts, or as workers', () => {
   expect(() => checkPlace(place, 3, 2)).toThrow(
     /trainer.nnodes is 3 .* torchrun has started 4 processes, 2 of them/,
   );
+  expect(() => checkPlace({ ...place, host: 2 }, 2, 2)).toThrow(/torchrun has started this one on host 2/);
 });

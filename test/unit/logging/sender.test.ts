@@ -154,3 +154,37 @@ test('the queue is bounded: the oldest give way', async () => {
   expect(far.sent).toEqual([[4, 5], [6]]);
   expect(warnings).toEqual([expect.stringContaining('3 of 6 points were not sent')]);
 });
+
+test('one item of more points than may wait is sent all the same', async () => {
+  const far = receiver();
+  const sender = new Sender('far', far, { ...limits, capacity: 3 }, () => {});
+  sender.push(item(1, 2));
+  sender.push(item(2, 10));
+  await sender.close('finished');
+  expect(far.sent).toEqual([[2]]);
+});
+
+test('pauses between attempts double up to the longest', async () => {
+  jest.useFakeTimers();
+  try {
+    const times: number[] = [];
+    const begun = Date.now();
+    const far = receiver({
+      send: async () => {
+        times.push((Date.now() - begun) / 1000);
+        if (times.length < 6) throw new Error('503');
+      },
+    });
+    const sender = new Sender('far', far, { ...limits, pause: 1, maxPause: 5 }, () => undefined);
+    sender.push(item(1));
+    await jest.advanceTimersByTimeAsync(60_000);
+    expect(times).toEqual([0, 1, 3, 7, 12, 17]);
+    // The next items begin with the shortest one again.
+    times.length = 0;
+    sender.push(item(2));
+    await jest.advanceTimersByTimeAsync(1500);
+    expect(times).toEqual([60, 61]);
+  } finally {
+    jest.useRealTimers();
+  }
+});

@@ -263,6 +263,13 @@ test('no server at all', async () => {
 
 test.each([
   [{}, {}, /WANDB_API_KEY is not set/],
+  [{ WANDB_API_KEY: KEY, WANDB_MODE: 'disabled' }, {}, /WANDB_MODE is disabled$/],
+  [{ WANDB_MODE: 'offline' }, {}, /WANDB_MODE is offline, and runs that are sent later are not available/],
+  [
+    { WANDB_API_KEY: KEY, WANDB_MODE: 'of' },
+    {},
+    /WANDB_MODE: expected online, offline or disabled, got "of"/,
+  ],
   [{ WANDB_API_KEY: KEY }, { wandb: { base_url: 'user:pw@host' } }, /expected a URL that begins with http/],
 ])('what cannot begin is off, with a warning: %#', async (environment, logging, expected) => {
   server = await serve(accept);

@@ -46,3 +46,9 @@ test('the reward model has as many ranks as a machine of verl unless it says how
     ],
   });
 });
+
+test('GPUs of which the pools beside the policy leave none are refused', () => {
+  const taken = pools({ nnodes: 1, n_gpus_per_node: 2 });
+  expect(askedRanks(taken, 3).policy).toBe(1);
+  for (const gpus of [1, 2]) expect(() => askedRanks(taken, gpus)).toThrow(`--gpus ${gpus}: expected more`);
+});

@@ -38,6 +38,22 @@ test('idle time is that of the formula, and each micro-batch passes each chunk o
   }
 });
 
+// Megatron's: (p - 1 - stage) forwards, with v chunks twice as many and (v - 1) p more, and then one before each backward.
+test('how many forwards a stage computes before its first backward', () => {
+  for (const stages of [2, 4]) {
+    for (const chunks of [1, 2, 3]) {
+      const s = shape({ stages, chunks, microBatches: 4 * stages });
+      for (const [stage, tasks] of pipelineTimeline(s).entries()) {
+        const after = stages - 1 - stage;
+        const warmup = chunks === 1 ? after : 2 * after + (chunks - 1) * stages;
+        expect(tasks.findIndex(({ backward }) => backward)).toBe(warmup + 1);
+      }
+    }
+  }
+  const [first] = pipelineTimeline(shape({ order: 'gpipe' }));
+  expect(first?.findIndex(({ backward }) => backward)).toBe(4);
+});
+
 test('a drawing of two stages', () => {
   expect(renderPipeline('actor', shape({}))).toEqual([
     'pipeline of the actor: 2 stages, 1f1b, 4 micro-batches in an update',

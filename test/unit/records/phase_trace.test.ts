@@ -50,3 +50,19 @@ it('what lies within another phase is in its lane, what overlaps it is not', () 
     ['next', 0],
   ]);
 });
+
+it('of phases that begin together the one that ends last holds the others', () => {
+  const lanes = events(
+    [
+      ['gen', 0, 60],
+      ['step', 0, 100],
+      ['wait', 0, 10],
+    ],
+    0,
+  ).map(({ name, tid }) => [name, tid]);
+  expect(lanes).toEqual([
+    ['step', 0],
+    ['gen', 0],
+    ['wait', 0],
+  ]);
+});

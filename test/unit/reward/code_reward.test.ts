@@ -35,6 +35,11 @@ test.each<[string, string, boolean]>([
   ['', '0', false],
   ['0.3333333', '0.3333334', true],
   ['0.33', '0.34', false],
+  // 1e-5 of what is expected.
+  ['100000.0', '100001.000005', true],
+  ['100001.000005', '100000.0', false],
+  ['0.00000001', '0.0', true], // 1e-8 apart
+  ['0.00000002', '0.0', false],
   ['1', '1.0', true],
   ['100000000', '100000001', false], // integers are exact
   ['1e3', '1000', true],
@@ -231,4 +236,27 @@ test('programs are what the response says, with or without a fence, and the asse
   });
   expect(ran[0]).toContain(base64('x = 1\n\nassert x == 1'));
   expect(await reward({ ...sample, response: ' ' })).toMatchObject({ score: 0, verdict: 'no_code' });
+});
+
+test.each([
+  // All of them are run, but for those behind one that times out: a response that loops would take the time of all.
+  [true, ['wrong', 'slow', 'right'], { score: 0, verdict: 'wrong_answer' }, 2],
+  [true, ['right', 'wrong', 'right', 'wrong'], { score: 0.5, verdict: 'wrong_answer' }, 4],
+  [true, new Array(11).fill('right'), { score: 1, acc: 1, tests_total: 10 }, 10],
+  // The first one that does not pass decides.
+  [false, ['right', 'wrong', 'right'], { score: 0, verdict: 'wrong_answer', tests_passed: 1 }, 2],
+  [false, new Array(11).fill('right'), { score: 1, tests_total: 11 }, 11],
+])('continuous %j, tests %j', async (continuous, inputs: string[], expected, runs) => {
+  let ran = 0;
+  const runner = async (): Promise<CodeRunner> => ({
+    run: async ({ stdin }) => {
+      ran++;
+      return { status: stdin === 'slow' ? 'timeout' : 'finished', stdout: stdin, stderr: '' };
+    },
+  });
+  const reward = codeReward(runner, { continuous, unfenced: true });
+  const groundTruth = { inputs, outputs: inputs.map(() => 'right') };
+  const sample = { prompt: '', responseTokens: new Int32Array(0), dataSource: 'apps', extraInfo: {} };
+  expect(await reward({ ...sample, groundTruth, response: 'x' })).toMatchObject(expected);
+  expect(ran).toBe(runs);
 });

@@ -66,6 +66,7 @@ describe('gsm8k', () => {
     expect(scoreGsm8k(`#### 5${'😀'.repeat(294)}`, '5')).toBe(1);
     expect(scoreGsm8k(`#### 5${'😀'.repeat(295)}`, '5')).toBe(0);
     expect(scoreGsm8k('#### 5', '5', { score: 2 })).toBe(2);
+    expect(scoreGsm8k('#### 1,234,567', '1234567')).toBe(1);
   });
 });
 

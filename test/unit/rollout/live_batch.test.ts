@@ -148,6 +148,20 @@ test('a turn that fails ends the batch with its error', async () => {
   expect((ranks[0] as Rank).aborted).toHaveLength(2);
 });
 
+test('a turn that fails ends those of its requests that had not ended', async () => {
+  const { actor, ranks } = await twoRanks();
+  const batch = actor.generate(prompts, options);
+  const refused = expect(batch).rejects.toThrow('out of memory');
+  await until(() => ranks.every(({ running }) => running.size === 2));
+  const [, second] = ranks as [Rank, Rank];
+  const [id] = [...second.running.keys()] as [number];
+  second.outputs = [{ id, tokens: Int32Array.of(7), finish: 'length' }];
+  await until(() => second.running.size === 1);
+  second.fails = new Error('out of memory');
+  await refused;
+  expect(await actor.rollout.stats()).toMatchObject({ running: 0, waiting: 0 });
+});
+
 test('a pause that aborts ends a batch with what there is, on its ranks and held', async () => {
   const { actor, ranks } = await twoRanks();
   const { rollout } = actor;

@@ -173,6 +173,15 @@ test('after a turn that has failed the engine below keeps nothing of what was gi
   expect(rank?.turns.flatMap(({ abort }) => abort)).toHaveLength(1);
 });
 
+test('an engine that has come to lack the form of its weights begins with it again', async () => {
+  const { ranks, rollout } = rolloutOverRanks(1);
+  const [rank] = ranks;
+  const running = submit(rollout, 50);
+  await begun(running);
+  if (rank !== undefined) rank.decoding = false;
+  expect((await running.result).tokens).toHaveLength(50);
+});
+
 test('where one rank cannot begin, the others give back what they hold for it', async () => {
   const { ranks, rollout } = rolloutOverRanks(3);
   const [first, second] = ranks as [(typeof ranks)[0], (typeof ranks)[0]];
@@ -209,3 +218,21 @@ test('what is no mode, no weights or no version is refused, and changes nothing'
   expect(rollout.version).toBe(0);
   expect((await submit(rollout, 2).result).tokens).toHaveLength(2);
 });
+
+test.each(['keep', 'preempt'] as const)(
+  'pause %s is over where somebody has resumed before it was there',
+  async (mode) => {
+    const { ranks, rollout } = rolloutOverRanks(1);
+    const running = submit(rollout, 10_000);
+    await begun(running);
+    const slow = ranks[0]?.hold('rolloutTurn');
+    await slow?.reached;
+    const paused = rollout.pause(mode);
+    await rollout.resume();
+    slow?.open();
+    await paused;
+    expect(ranks[0]?.live.size).toBe(1);
+    running.abort();
+    await running.result;
+  },
+);

@@ -60,3 +60,29 @@ test('a conversation stays together by its name, and salts keep prompts apart', 
   expect([place({ session: 'x' }), place({ session: 'x' }), place({ session: 'y' })]).toEqual([0, 0, 1]);
   expect([place({ cacheSalt: 'u' }), place({ cacheSalt: 'v' })]).toEqual([1, 0]);
 });
+
+test('a conversation leaves its rank where that has sixteen more than twice as many as another', () => {
+  const placement = new Placement(2);
+  const place = (session: string): number =>
+    placement.place({ promptIds: prompt(3, 1, 1), request: { session } });
+  for (let i = 0; i < 20; i++) expect([place('x'), place('y')]).toEqual([0, 1]);
+  // 20 there: up to 56 here.
+  for (let i = 20; i <= 56; i++) expect(place('x')).toBe(0);
+  expect(place('x')).toBe(1);
+});
+
+test('of very many conversations those are remembered that spoke last', () => {
+  const placement = new Placement(2);
+  const place = (session: string): number => {
+    const rank = placement.place({ promptIds: prompt(3, 1, 1), request: { session } });
+    placement.left(rank);
+    return rank;
+  };
+  placement.place({ promptIds: prompt(3, 1, 1), request: { session: 'stays' } });
+  expect([place('old'), place('spoke')]).toEqual([1, 1]);
+  placement.left(0);
+  for (let i = 0; i < 40_000; i++) place(`first ${i}`);
+  expect(place('spoke')).toBe(1);
+  for (let i = 0; i < 40_000; i++) place(`second ${i}`);
+  expect([place('spoke'), place('old')]).toEqual([1, 0]);
+});

@@ -49,6 +49,36 @@ test('a response that a server gives up by itself goes on elsewhere', async () =
   expect(said[0]).toMatch(/server 1 was lost \(.* gave a response up\)/);
 });
 
+test.each([
+  ['all that were asked for', { maxNewTokens: 2, seed: 7n }, 'length'],
+  ['one that ends it', { maxNewTokens: 9, seed: 7n, stopTokenIds: [12] }, 'stop'],
+] as const)(
+  'a response whose server is lost behind its last token, %s, is not gone on with',
+  async (_, sampling, finishReason) => {
+    const server = await servers.start(
+      at(GENERATE, (call) =>
+        call > 1
+          ? null
+          : (_, response) => {
+              const content = [11, 12].map((id) => ({
+                token_id: id,
+                logprob: -id / 64,
+                top_logprobs: [],
+              }));
+              const choice = { token_ids: [11, 12], finish_reason: null, logprobs: { content } };
+              sendEvents(response, [{ choices: [choice] }]);
+              setTimeout(() => response.destroy(), 20);
+            },
+      ),
+    );
+    const rollout = await servers.connect([server]);
+    const result = await rollout.submit({ ...request(10), sampling: { stopTokenIds: [], ...sampling } })
+      .result;
+    expect([[...result.tokens], result.finishReason]).toEqual([upwards(10, 2), finishReason]);
+    expect(generations(server)).toHaveLength(1);
+  },
+);
+
 const answers =
   (status: number): Respond =>
   (_, response) => {

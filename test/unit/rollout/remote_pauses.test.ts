@@ -210,3 +210,21 @@ test('abort: all end with what they have, and what comes meanwhile waits', async
   expect(await rollout.stats()).toMatchObject({ running: 0, waiting: 1 });
   expect(generations(server)).toHaveLength(1);
 });
+
+test('a server hears of a pause and of its end one after the other, also where nobody has waited for the first', async () => {
+  const done: string[] = [];
+  const { opened, open } = gate();
+  const server = await servers.start(async ({ path }) => {
+    if (path === '/pause?mode=keep') await opened;
+    done.push(path);
+    return { data: [] };
+  });
+  const rollout = await servers.connect([server], {}, new VllmProtocol());
+  done.length = 0;
+  const paused = rollout.pause('keep');
+  await until('pause', () => server.paths().includes('/pause?mode=keep'), server.paths);
+  const resumed = rollout.resume();
+  setTimeout(open, 50);
+  await Promise.all([paused, resumed]);
+  expect(done).toEqual(['/pause?mode=keep', '/resume']);
+});

@@ -32,6 +32,7 @@ describe('a request', () => {
     [{}, { maxNewTokens: 1, minP: 2 }, /minP: expected a number from 0 to 1 but got 2/],
     [{}, { maxNewTokens: 1, repetitionPenalty: 0 }, /repetitionPenalty: expected a number > 0/],
     [{}, { maxNewTokens: 1, stop: [''] }, /stop: expected texts that are not empty/],
+    [{}, { maxNewTokens: 1, stop: ['\ude00'] }, /stop: expected texts of whole characters/],
     [{}, { maxNewTokens: 1, badWords: [[1], []] }, /badWords: entry 1 is empty/],
     [{}, { maxNewTokens: 1, logitBias: new Map([[100, 1]]) }, /logitBias: .*outside the model's vocabulary/],
     [{}, { maxNewTokens: 1, seed: 3 }, /seed: expected a bigint/],

@@ -58,3 +58,26 @@ test('a response that comes in one piece is that piece', () => {
   expect(response.whole().logProbs).toBe(piece.logProbs);
   expect(response.next()).toEqual(piece);
 });
+
+test('a response that comes in one piece does not keep the message that it is a part of', () => {
+  const response = new ResponseTokens(false);
+  const message = new ArrayBuffer(2 ** 16);
+  const piece = {
+    tokens: new Int32Array(message, 64, 2).fill(7),
+    logProbs: new Float32Array(message, 128, 2).fill(-1),
+    version: 1,
+  };
+  response.append(piece, true);
+  const { tokens, logProbs } = response.whole();
+  expect([tokens, logProbs]).toEqual([Int32Array.of(7, 7), Float32Array.of(-1, -1)]);
+  expect([tokens.buffer.byteLength, logProbs.buffer.byteLength]).toEqual([8, 8]);
+  expect(response.next()).toEqual(piece);
+});
+
+test('the first of several pieces is copied', () => {
+  const response = new ResponseTokens(false);
+  const piece = span(1, 5, 6);
+  response.append(piece);
+  piece.tokens.fill(-1);
+  expect(response.whole().tokens).toEqual(Int32Array.of(5, 6));
+});

@@ -1,3 +1,5 @@
+import { sampleBatch } from '../../../ts/rollout/batch';
+import type { RolloutEngine, RolloutHandle } from '../../../ts/rollout/engine';
 import { promptsBatch, sampledBatch } from '../../../ts/rollout/sampling';
 
 /** Whoever goes through it element by element, as a spread or Array.from does, fails. */
@@ -22,4 +24,57 @@ test('responses are joined array by array: as JavaScript lists, those of a large
   expect([...batch.prompt(2)]).toEqual([3]);
   expect([...(batch.row('rolloutLogProbs', 0) as Float32Array)]).toEqual([-1]);
   expect(batch.response(1).every((token) => token === 300_000)).toBe(true);
+});
+
+/** An engine of single requests, with room for 10 tokens; `result` says what becomes of each. */
+function engineOf(result: (index: number, aborted: Promise<void>) => Promise<unknown>) {
+  const asked: { prompt: number[]; most: number }[] = [];
+  const aborted: number[] = [];
+  const submit: RolloutEngine['submit'] = ({ promptIds, sampling }) => {
+    const index = asked.push({ prompt: Array.from(promptIds), most: sampling.maxNewTokens }) - 1;
+    let tell = (): void => undefined;
+    const told = new Promise<void>((resolve) => {
+      tell = resolve;
+    });
+    const abort = (): void => {
+      aborted.push(index);
+      tell();
+    };
+    return { result: result(index, told), abort } as unknown as RolloutHandle;
+  };
+  return { engine: { maxTokens: 10, submit } as unknown as RolloutEngine, asked, aborted };
+}
+
+test('when one request fails the others are given up, and the error comes when all have ended', async () => {
+  let ended = 0;
+  const { engine, aborted } = engineOf(async (index, told) => {
+    if (index === 1) throw new Error('out of memory');
+    await told;
+    // A step that takes long.
+    for (let i = 0; i < 10; i++) await new Promise((resolve) => setImmediate(resolve));
+    ended++;
+  });
+  await expect(sampleBatch(engine, [[1], [2]], { maxNewTokens: 3, n: 2 })).rejects.toThrow('out of memory');
+  expect(aborted).toEqual(expect.arrayContaining([0, 2, 3]));
+  expect(ended).toBe(3);
+});
+
+test('prompts get the room that is left to them, and those without any are refused', async () => {
+  const { engine, asked } = engineOf(async () => ({
+    tokens: Int32Array.of(7),
+    logProbs: Float32Array.of(-1),
+  }));
+  const prompts = [[1], [1, 2, 3, 4, 5, 6, 7]];
+  await sampleBatch(engine, prompts, { maxNewTokens: 6, maxTokens: 8 });
+  expect(asked).toEqual([
+    { prompt: prompts[0], most: 6 },
+    { prompt: prompts[1], most: 1 },
+  ]);
+  await expect(sampleBatch(engine, prompts, { maxNewTokens: 6, maxTokens: 7 })).rejects.toThrow(
+    /prompt 1 has 7 tokens: expected fewer than the 7/,
+  );
+  await expect(sampleBatch(engine, prompts, { maxNewTokens: 3 })).resolves.toMatchObject({ size: 2 });
+  await expect(sampleBatch(engine, prompts, { maxNewTokens: 4 })).rejects.toThrow(
+    /prompt 1 has 7 tokens and maxNewTokens is 4: the engine has room for 10 positions/,
+  );
 });

@@ -1,4 +1,4 @@
-import { events, type Json, post, type Served, served } from './served';
+import { END, events, type Json, post, type Served, served } from './served';
 
 const opened: Served[] = [];
 const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
@@ -108,6 +108,19 @@ test.each([
       '<|im_end|>',
     ]);
     expect(text_offset).toEqual([0, 1, 1, 2, 2, 2, 2, 3, 4]);
+  },
+);
+
+test.each([false, true])(
+  'bytes that are no text stand before what follows them (stream: %s)',
+  async (stream) => {
+    // Parts of characters that nothing completes, a whole one, and one that is given up for want of more.
+    const s = await serve(() => [0xf1, 0x61, 0x9c, 0xcf, 0x62, 0xf0, 0x9f, 0xc3, 0xa9, 0x63, END]);
+    const { tokens, text_offset } = await logProbsOf(s, { logprobs: 0, stream });
+    const text = [...'\ufffda\ufffd\ufffdb\ufffd\u00e9c'];
+    const whole = ['a', 'b', 'c'].map((token) => text_offset[tokens.indexOf(token)]);
+    expect(whole).toEqual(['a', 'b', 'c'].map((token) => text.indexOf(token)));
+    expect(text_offset).toEqual([...text_offset].sort((a, b) => a - b));
   },
 );
 

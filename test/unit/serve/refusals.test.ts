@@ -82,6 +82,14 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
   ],
   ['biases that are a number', { messages: hello, logit_bias: 5 }, 400, 'logit_bias', /an object/],
   ['a list of biases', { messages: hello, logit_bias: [1] }, 400, 'logit_bias', /an object/],
+  ['an end of half a character', { messages: hello, stop: 'a\ud83d' }, 400, 'stop', /half a surrogate pair/],
+  [
+    'ends of which one is half a character',
+    { messages: hello, stop: ['\u{1f600}', '\ude00'] },
+    400,
+    'stop.1',
+    /half a surrogate pair/,
+  ],
   [
     'an end that is no token',
     { messages: hello, stop_token_ids: [3, 257] },

@@ -106,3 +106,12 @@ test('stop texts are found across pieces and the first one counts', () => {
   const late = new StopTexts(['END']);
   expect([late.push('the EN').text, late.end()]).toEqual(['the ', 'EN']);
 });
+
+test.each([
+  [['a', 'b'], 'xaxb'],
+  [['b', 'a'], 'xaxb'],
+  [['a', 'ab'], 'xab'],
+  [['xb', 'a'], 'xaxb'],
+])('of the stop texts %j that are in a text the first one ends it', (stops, text) => {
+  expect(new StopTexts(stops).push(text)).toEqual({ text: 'x', stop: 'a' });
+});

@@ -1,5 +1,6 @@
 import type { AgentTask } from '../../../ts/agent/define';
 import { TroupeError } from '../../../ts/errors';
+import type { AgentRollout } from '../../../ts/trainer/agent_rollout';
 import type { Metrics } from '../../../ts/trainer/metrics/metrics';
 import { collectorOf, phase, settle, taken } from './told_rollout';
 
@@ -39,27 +40,6 @@ test('a step takes the oldest that are done; what is done too late is left out, 
   await collector.close();
   // The older ones were given up when step 3 began.
   expect(new Set(rollout.aborted)).toEqual(new Set([1, 3, 8, 10]));
-});
-
-test('the idle ratio is the share of the time since the last step in which nothing was worked on', async () => {
-  let now = 1000;
-  const clock = jest.spyOn(performance, 'now').mockImplementation(() => now);
-  try {
-    const { collector, rollout } = collectorOf({ ahead: 0 });
-    const step = async (number: number, after: number, work: number, ...prompts: number[]) => {
-      now += after;
-      const took = collector.take(number, phase, () => undefined);
-      await settle();
-      now += work;
-      rollout.answer(...prompts);
-      return (await took).timings['rollouter/idle_ratio'];
-    };
-    expect(await step(1, 10, 30, 1, 2)).toBe(0.25);
-    expect(await step(2, 60, 40, 3, 4)).toBe(0.6);
-    await collector.close();
-  } finally {
-    clock.mockRestore();
-  }
 });
 
 test('drop: prompts that come to no end take no place of others, in the last step, too', async () => {
@@ -169,28 +149,29 @@ test('a step that is to be given up does not wait for what it would take', async
   expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
 });
 
+/** Trajectories that call no model. */
+const agentsOf = (run: (task: AgentTask) => Promise<number>): AgentRollout => ({
+  agent: { run },
+  tokenizer: { encode: () => new Int32Array(), decode: () => '' },
+  chat: null,
+  tools: [],
+  options: {
+    toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
+    timeout: 10,
+    retries: 0,
+    concurrency: 64,
+    onError: 'zero' as const,
+  },
+  close: async () => undefined,
+});
+
 test('the time of a trajectory does not run while its engine stands still', async () => {
   jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
   const waiting: (() => void)[] = [];
-  const agents = {
-    agent: {
-      run: async ({ promptIds: [id] }: AgentTask) => {
-        if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
-        return 1;
-      },
-    },
-    tokenizer: { encode: () => new Int32Array(), decode: () => '' },
-    chat: null,
-    tools: [],
-    options: {
-      toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
-      timeout: 10,
-      retries: 0,
-      concurrency: 64,
-      onError: 'zero' as const,
-    },
-    close: async () => undefined,
-  };
+  const agents = agentsOf(async ({ promptIds: [id] }) => {
+    if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
+    return 1;
+  });
   const { collector } = collectorOf({ colocated: true }, [], undefined, undefined, agents);
   const { prompts } = await collector.take(1, phase, () => undefined);
   expect(prompts.map(({ tokens }) => tokens[0])).toEqual([1, 2]);
@@ -290,6 +271,52 @@ test('dynamic sampling: failures of rewards of what was left out are counted', a
   await settle();
   rollout.answer(2, 3);
   expect((await first).scored.rewards.failures).toBe(4);
+});
+
+test('dynamic sampling: a prompt that comes too late while it is scored is left out once', async () => {
+  let give: () => void = () => undefined;
+  const slow = new Promise<void>((done) => {
+    give = done;
+  });
+  const { collector, rollout } = collectorOf(
+    { ahead: 1, maxSpan: 1 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward}'],
+    async (prompt, response) => {
+      if (prompt === '1') await slow;
+      return prompt === '1' ? 0 : Number(response.split(' ')[0]);
+    },
+  );
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2, 3);
+  expect((await first).ids).toEqual([2, 3]);
+  const second = taken(collector, 2);
+  await settle();
+  give();
+  await settle();
+  rollout.answer(4, 5);
+  const { ids, metrics } = await second;
+  expect(ids).toEqual([4, 5]);
+  expect(metrics).toMatchObject({
+    'training/off_policy/evicted_samples': 1,
+    'training/filter_groups/evicted_samples': 0,
+  });
+  await collector.close();
+});
+
+test('dynamic sampling: prompts of which every agent failed are hopeless in a row alone', async () => {
+  const filter = ['algorithm.filter_groups={enable: true, metric: seq_reward}'];
+  const run = async (failing: readonly number[]) => {
+    const agents = agentsOf(async ({ promptIds: [id = 0], sample }) => {
+      if (failing.includes(id)) throw new Error('no such tool');
+      return id < 5 ? 1 : sample;
+    });
+    const { collector } = collectorOf({ ahead: 0 }, filter, undefined, undefined, agents);
+    return (await taken(collector, 1)).ids;
+  };
+  // Between those that fail is one whose responses are alike, and work.
+  expect(await run([1, 3])).toEqual([5, 6]);
+  await expect(run([3, 4])).rejects.toThrow(/every one of 8 tasks: no such tool/);
 });
 
 /** So many turns of the microtask queue that the second prompt ends in each of those between the first one's end and the collector's wait. */

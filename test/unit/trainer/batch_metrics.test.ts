@@ -60,6 +60,13 @@ describe('variance_proxy', () => {
     ]);
   });
 
+  test('a response whose energies round to less than nothing has no power', () => {
+    const certain = batch.drop('sumPiSquared').with({ sumPiSquared: [0.4, 0.3, 0.9, 0.55] });
+    const metrics = varianceProxyMetrics(certain, 0);
+    expect(metrics['variance_proxy/proxy2_total_power']).toBeCloseTo((4 * 1.2) / 3, 6);
+    expect(metrics['variance_proxy/expected_w']).toBeCloseTo((1.2 - 0.05) / 3, 6);
+  });
+
   test('importance weights: their mean per response in the power, each squared in expected_w', () => {
     const metrics = varianceProxyMetrics(batch.with({ rolloutIsWeights: [1, 2, 0, 3] }), 0);
     expect(metrics['variance_proxy/proxy2_total_power']).toBeCloseTo((2.25 * 4.8 + 9 * 0.1) / 3, 6);

@@ -238,3 +238,12 @@ describe('metrics', () => {
     expect((await run.result).scored.outputs).toEqual(['0.1.0', '0.1.1']);
   });
 });
+
+test('batches that leave nothing are hopeless in a row alone', async () => {
+  const { result, made } = sample([
+    [same, same],
+    [same, mixed],
+  ]);
+  expect((await result).prompts).toHaveLength(3);
+  expect(made).toEqual([0, 1, 2, 3, 4, 5]);
+});

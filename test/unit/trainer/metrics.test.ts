@@ -1,7 +1,7 @@
 import type { Trajectory } from '../../../ts/agent/trajectory/trajectory';
 import { deriveSeed } from '../../../ts/base/seed';
 import { Batch } from '../../../ts/batch/batch';
-import { agentTimings } from '../../../ts/trainer/metrics/agent_metrics';
+import { agentMetrics, agentTimings } from '../../../ts/trainer/metrics/agent_metrics';
 import { aggregate } from '../../../ts/trainer/metrics/aggregate';
 import {
   dataMetrics,
@@ -92,6 +92,35 @@ test('the slowest trajectory is the one whose model and tools took longest', () 
     'agent_loop/slowest/response_length': 7,
   });
   expect(agentTimings([])).toEqual({});
+});
+
+test('uses of tools by name: names that a model made up are one', () => {
+  const use = (name: string, error: string | null = null) => ({ name, error, seconds: 1 });
+  const long = 'x'.repeat(65);
+  const trajectories = [
+    {
+      calls: [{}, {}],
+      toolUses: [use('add'), use('no such tool', 'none'), use('add', 'late')],
+      error: null,
+      metrics: { found: 3 },
+    },
+    { calls: [{}], toolUses: [use(long, 'none'), use(long.slice(1))], error: 'it broke', metrics: {} },
+  ] as unknown as Trajectory[];
+  expect(agentMetrics(trajectories)).toEqual({
+    'agent/failed': 1,
+    'agent/model_calls/mean': 1.5,
+    'agent/model_calls/max': 2,
+    'agent/model_calls/min': 1,
+    'tool/add/calls': 2,
+    'tool/add/errors': 1,
+    'tool/unknown/calls': 2,
+    'tool/unknown/errors': 2,
+    [`tool/${long.slice(1)}/calls`]: 1,
+    [`tool/${long.slice(1)}/errors`]: 0,
+    'found/mean': 3,
+    'found/max': 3,
+    'found/min': 3,
+  });
 });
 
 test('an empty batch and extras without numbers give no metric', () => {

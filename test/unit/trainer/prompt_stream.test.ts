@@ -1,5 +1,10 @@
 import { Mt19937 } from '../../../ts/base/mt19937';
-import { PromptStream, StreamedBatches, type StreamedPrompt } from '../../../ts/trainer/prompt_stream';
+import {
+  newestEpoch,
+  PromptStream,
+  StreamedBatches,
+  type StreamedPrompt,
+} from '../../../ts/trainer/prompt_stream';
 import type { PromptSource } from '../../../ts/trainer/training_data';
 
 const EPOCH = 13;
@@ -164,4 +169,22 @@ test('a run that has taken a batch per step so far goes on behind these', async 
   const stream = new PromptStream(source(16), 5);
   const [next] = await take(stream, 1);
   expect([next?.batch, next?.prompt.tokens]).toEqual([6, [16]]);
+});
+
+test('of an epoch that is done with nothing is kept, also while the next one is worked on', async () => {
+  const stream = new PromptStream(source(), 0);
+  const prompts = await take(stream, 15);
+  const last = prompts.filter(({ epoch }) => epoch === 0);
+  for (const prompt of last.slice(0, -1)) stream.done(prompt);
+  expect(stream.position().queue.read).toEqual([
+    { epoch: 0, prompts: 3, left: [2] },
+    { epoch: 1, prompts: 3, left: [0, 1, 2] },
+  ]);
+  stream.done(last.at(-1) as StreamedPrompt);
+  expect(stream.position().queue.read).toEqual([{ epoch: 1, prompts: 3, left: [0, 1, 2] }]);
+});
+
+test('the newest epoch of prompts in any order', () => {
+  const prompts = [0, 2, 1].map((epoch) => ({ epoch }) as StreamedPrompt);
+  expect([newestEpoch(prompts), newestEpoch([])]).toEqual([2, 0]);
 });

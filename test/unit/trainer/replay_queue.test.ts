@@ -57,6 +57,13 @@ test('wait: nothing is left out, and no step begins while one that is at its lim
   expect(queue.take().map(({ prompt }) => prompt)).toEqual(['a', 'b']);
 });
 
+test('drop: a step does not wait for one that is at its limit', () => {
+  const queue = queueOf();
+  queue.begin('a', 1);
+  for (const name of ['b', 'c']) queue.finish(queue.begin(name, 2), 1);
+  expect(queue.ready(2)).toBe(true);
+});
+
 /** Steps of a run whose groups are done in any order; how many steps each that was taken had seen, and how many it might. */
 function randomRun(seed: number, strategy: QueueOptions['strategy']): { spans: number[]; most: number } {
   const random = new Mt19937(seed);

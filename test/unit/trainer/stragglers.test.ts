@@ -72,4 +72,13 @@ test('of several pools the one whose phase it is: others go on with their own wo
     'straggler/gen_max/ratio': 20 / 15,
     'straggler/gen_max/rank': 1,
   });
+  add('gen_max', 'policy', 10, 20);
+  add('gen_max', 'rollout', 100, 300);
+  expect(times.take()['straggler/gen_max/ratio']).toBe(1.5);
+});
+
+test('where most ranks have not been busy at all there is no ratio', () => {
+  const times = new RankTimes();
+  for (const [rank, busy] of [0, 0, 7].entries()) times.add(call('ref of step 1', rank, 100, busy));
+  expect(times.take()).toEqual({});
 });

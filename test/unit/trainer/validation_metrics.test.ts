@@ -30,6 +30,8 @@ test('names: core is acc, or reward where there is none', () => {
     pred: ['x', 'y', 'x', 'x'],
   });
   expect(metrics['val-core/a/acc/mean@1']).toBe(0.5);
+  // Of one response to a prompt there is nothing to draw from.
+  expect(Object.keys(metrics).filter((name) => name.includes('/a/acc/'))).toEqual(['val-core/a/acc/mean@1']);
   expect(metrics['val-aux/a/reward/mean@1']).toBe(0.5);
   expect(metrics['val-core/b/reward/mean@2']).toBe(0.25);
   expect(metrics['val-core/b/reward/best@2/mean']).toBeGreaterThan(0.25);
@@ -69,4 +71,10 @@ test('prompts with as many responses share their bootstrap resamples, which are 
   // 1000 resamples of two responses.
   expect(draws).toHaveBeenCalledTimes(2000);
   draws.mockRestore();
+});
+
+test('prompts with several responses have metrics that others have not: means are over those that have them', () => {
+  const metrics = validationMetrics(['s', 's', 's'], ['a', 'a', 'b'], { acc: [1, 0, 1] });
+  expect(metrics['val-aux/s/acc/mean@1']).toBe(1);
+  expect(metrics['val-aux/s/acc/std@2']).toBe(0.5);
 });

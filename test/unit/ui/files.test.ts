@@ -226,6 +226,24 @@ describe('RunView', () => {
     expect(view.events).toEqual([]);
   });
 
+  test('an event at a time that no calendar has is left out, and no state of the run', () => {
+    const root = temporary();
+    writeRun(join(root, 'a'), { steps: 3 });
+    const inside = new Inside(root);
+    const before = [new RunView(inside, 'a'), summaryOf(inside, 'a')] as const;
+    before[0].refresh();
+    for (const time of [1e20, -1e20, 8.7e12])
+      appendFileSync(
+        join(root, 'a', 'events.jsonl'),
+        `${JSON.stringify({ time, step: 3, kind: 'note', message: 'n' })}\n`,
+      );
+    const view = new RunView(inside, 'a');
+    view.refresh();
+    expect(view.events).toEqual(before[0].events);
+    expect(view.events.map(({ time }) => new Date(time * 1000).toISOString())).not.toHaveLength(0);
+    expect(summaryOf(inside, 'a').state).toBe(before[1].state);
+  });
+
   test('trace, tokens, plan and peaks of memory', () => {
     const root = temporary();
     writeRun(join(root, 'a'), { steps: 50, ranks: 3 });

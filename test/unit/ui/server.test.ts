@@ -190,6 +190,19 @@ describe('runs that come and go', () => {
     expect(await told).toBe('"gone":["going"]');
   });
 
+  test('what a run stands at is told to a page that listens later than another one', async () => {
+    writeRun(join(root, 'shared'), { steps: 3 });
+    await json('/api/run?run=shared');
+    const first = news(/"step":78,/, '/api/live?run=shared');
+    await news(/"id":"shared".*"stamp":\{/, '/api/live?run=shared');
+    // It has had its answer, and the first page hears before it listens.
+    await json('/api/run?run=shared');
+    appendFileSync(join(root, 'shared', 'metrics.jsonl'), '{"step":78}\n');
+    expect(await first).toBe('"step":78,');
+    expect(await news(/"id":"shared".*"stamp":\{/, '/api/live?run=shared')).toContain('"step":78,');
+    rmSync(join(root, 'shared'), { recursive: true });
+  });
+
   test('one with a sample that cannot be read does not end the server', async () => {
     writeRun(join(root, 'deep'), { steps: 3 });
     expect((await json('/api/samples?run=deep')).total).toBeGreaterThan(0);

@@ -1,5 +1,6 @@
 import type { AddressInfo } from 'node:net';
 import { createServer as createPlain, type Server, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { createServer, type TlsOptions } from 'node:tls';
 import { Connection } from '../../../ts/worker/connection';
 import { sharedKey, tlsOptions } from '../../../ts/worker/transport';
@@ -136,4 +137,32 @@ test('one that takes the connection and says nothing is not waited for without e
     new Connection({ controller, token: TOKEN, identity: 'host', hello, closed, ...unused });
   });
   expect(reason).toBe('no answer');
+});
+
+test('its silence after the first answer is no reason to end a connection', async () => {
+  const greeting = createServer({ dhparam: 'auto', ...withKey(TOKEN) }, (socket) => {
+    socket.on('error', () => {});
+    // A frame's first byte, and no more for a while.
+    socket.once('data', () => socket.write(Buffer.of(1)));
+  });
+  const controller = await listen(greeting);
+  let reason: string | null = null;
+  const heard = new Promise<Connection<{ type: string }, { type: string }>>((active) => {
+    const connection = new Connection<{ type: string }, { type: string }>({
+      controller,
+      token: TOKEN,
+      identity: 'host',
+      hello: () => ({ type: 'hello' }),
+      closed: (why) => {
+        reason = why;
+      },
+      receive: () => {},
+      active: () => active(connection),
+      answerMs: 2000,
+    });
+  });
+  const connection = await heard;
+  await sleep(3000);
+  expect(reason).toBeNull();
+  connection.drop('enough');
 });

@@ -205,6 +205,7 @@ describe('frames', () => {
       /^a frame of kind \d+ and length \d+$/,
     ],
     ['a frame without an end', frame(1, Buffer.alloc(0), 2 ** 32 - 1), /length 4294967295/],
+    ['a frame of more than 2^20 bytes', frame(2, Buffer.alloc(0), 2 ** 20 + 1), /length 1048577/],
     ['an empty frame', frame(1, Buffer.alloc(0)), /length 0/],
     ['a frame of a few bytes', frame(1, Buffer.from('garbage')), 'a head of 7 bytes'],
     ['a frame that V8 cannot read', frame(1, Buffer.alloc(40)), /Unable to deserialize/],
@@ -221,6 +222,7 @@ describe('frames', () => {
     ['a number for a message', frame(1, Buffer.from(encodeMessage(5).head)), /no message/],
     ['an object without a type', frame(1, Buffer.from(encodeMessage({}).head)), /no message/],
     ['a head of no bytes', frame(2, size(0)), /claims 0 bytes/],
+    ['a head of more than 2^28 bytes', frame(2, size(2 ** 28 + 1)), /claims 268435457 bytes/],
     ['a head of 2^50 bytes', frame(2, size(2 ** 50)), /claims 1125899906842624 bytes/],
     [
       'more than the message has',

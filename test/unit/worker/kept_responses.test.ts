@@ -66,6 +66,27 @@ test('a batch with more images than a call has arguments', async () => {
   expect(given[0]?.images).toHaveLength(all.length);
 });
 
+test('images of batches stand behind those of single requests, and those of the batches before', async () => {
+  const image = (width: number): NativeImage => ({ width }) as NativeImage;
+  const batches = [
+    batch({
+      images: { all: [image(2), image(3)], indices: Int32Array.of(1, 0, 1), offsets: Int32Array.of(0, 1, 3) },
+    }),
+    batch({
+      firstId: 20,
+      images: { all: [image(4)], indices: Int32Array.of(0), offsets: Int32Array.of(0, 0, 1) },
+    }),
+  ];
+  const given: NativeRolloutCommands[] = [];
+  await new KeptResponses().turn({ ...none, images: [image(1)], batches }, async (commands) => {
+    given.push(commands);
+    return { outputs: [] } as unknown as NativeRolloutTurn;
+  });
+  const [{ images, submit }] = given as [NativeRolloutCommands];
+  const widths = submit.map((one) => Array.from(one.images, (i) => (images[i] as { width: number }).width));
+  expect(widths).toEqual([[3], [3], [3], [2, 3], [], [], [], [4]]);
+});
+
 test('a batch is single requests for the engine, behind those that came one by one', async () => {
   const given: NativeRolloutCommands[] = [];
   const images = new Int32Array(0);

@@ -9,7 +9,7 @@ import type { Transport } from '@modelcontextprotocol/sdk/shared/transport.js';
 import { ErrorCode, McpError } from '@modelcontextprotocol/sdk/types.js';
 import { z } from 'zod';
 import { printable } from '../../base/printable';
-import { reasonOf } from '../../base/text';
+import { reasonOf, toJson } from '../../base/text';
 import { ConfigError, TroupeError } from '../../errors';
 import { packageVersion } from '../../install/package_root';
 import { type Tool, type ToolContext, ToolResult } from './tool';
@@ -126,11 +126,7 @@ export class McpServer {
     // Its own time-out never comes first: the toolbox counts.
     const options = { signal, timeout: 2 ** 31 - 1 };
     const result = await this.ask((client) => client.callTool(params, undefined, options));
-    const content = (result.content ?? []) as { type: string; text?: string }[];
-    const text = content
-      .map((part) => (part.type === 'text' ? (part.text ?? '') : `(${part.type})`))
-      .join('\n')
-      .slice(0, MAX_ANSWER);
+    const text = textOf(result as McpResult).slice(0, MAX_ANSWER);
     if (result.isError) throw new Error(text);
     const reward = result._meta?.['reward'];
     return typeof reward === 'number' ? new ToolResult(text, reward) : text;
@@ -214,6 +210,28 @@ export class McpServer {
       ...(cwd ? { cwd } : {}),
     });
   }
+}
+
+/** What a call gave, as far as it is text here. */
+interface McpResult {
+  content?: readonly McpPart[];
+  structuredContent?: unknown;
+}
+interface McpPart {
+  type: string;
+  text?: string;
+  /** Of a resource link. */
+  uri?: string;
+  /** A file that comes along: its text, or bytes. */
+  resource?: { text?: string };
+}
+
+/** A server should, but need not, give an answer that has a schema as text, too. */
+function textOf({ content = [], structuredContent }: McpResult): string {
+  if (content.length === 0 && structuredContent !== undefined) return toJson(structuredContent);
+  return content
+    .map(({ type, text, uri, resource }) => text ?? resource?.text ?? uri ?? `(${type})`)
+    .join('\n');
 }
 
 /** By the protocol a server answers 404 to a session that it does not know; its own package says 400 as long as none has begun. */

@@ -1,5 +1,5 @@
 // The tools of one trajectory: calls with time-outs, limits on what comes back, and a record of every use.
-import { reasonOf, toJson } from '../../base/text';
+import { reasonOf, show, toJson } from '../../base/text';
 import { timerMs } from '../../base/timers';
 import type { ToolUse } from '../trajectory/trajectory';
 import { type Tool, ToolResult, type ToolSchema, toolSchemas } from './tool';
@@ -68,8 +68,10 @@ export class Toolbox {
   }
 
   /** The same with arguments that are still to be read: what that throws comes back as text, too. */
-  async attempt(name: string, read: () => unknown): Promise<ToolAnswer> {
+  async attempt(asked: string, read: () => unknown): Promise<ToolAnswer> {
     this.signal.throwIfAborted();
+    // Agents in JavaScript ask for anything; what is on record is a text.
+    const name = typeof (asked as unknown) === 'string' ? asked : show(asked);
     let args: unknown = null;
     const started = performance.now();
     const call = this.lastCall();

@@ -15,6 +15,8 @@ export type Override =
 
 const KEY = '[A-Za-z_]\\w*(?:\\.[A-Za-z_]\\w*)*';
 const DELETE = new RegExp(`^~(${KEY})(?:=[\\s\\S]*)?$`);
+/** `group@package=file`, `group/sub=file`. */
+const GROUP = /^[+~]{0,2}[A-Za-z_]\w*(?:[/@][A-Za-z_][\w.]*)+=/;
 const SET = new RegExp(`^\\+{0,2}(${KEY})=([\\s\\S]*)$`);
 
 /**
@@ -28,6 +30,10 @@ export function parseOverride(text: string): Override {
   if (deleted !== undefined) return { kind: 'delete', key: deleted };
   const [, key, value] = SET.exec(text) ?? [];
   if (key === undefined || value === undefined) {
+    if (GROUP.test(text))
+      throw new ConfigError(
+        `${where}: chooses a file of a group, and groups are composed by troupe import-verl alone: give the keys that the file has`,
+      );
     throw new ConfigError(`${where}: expected key=value with a dotted key, as in trainer.seed=2`);
   }
   const parsed = parseHydraValue(value, where);

@@ -1,3 +1,4 @@
+import { nearestName } from '../../base/nearest_name';
 import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
@@ -62,6 +63,12 @@ function quoted({ type }: Field<unknown>, value: unknown): string {
   } catch {
     return '';
   }
+}
+
+/** The name that a misspelt one may stand for. */
+function meant({ type: { names } }: Field<unknown>, value: unknown): string {
+  const nearest = names === undefined || typeof value !== 'string' ? null : nearestName(names, value);
+  return nearest === null ? '' : `; did you mean ${nearest}?`;
 }
 
 function listed(messages: readonly string[]): string {
@@ -172,7 +179,7 @@ class Resolution {
       if (parsed.success) return parsed.data;
       this.mistake(
         path,
-        `expected ${leaf.type.name}${exactUpTo(leaf, value)}, got ${show(value)}${quoted(leaf, value)}`,
+        `expected ${leaf.type.name}${exactUpTo(leaf, value)}, got ${show(value)}${quoted(leaf, value)}${meant(leaf, value)}`,
       );
     } else if (leaf.from !== null) {
       this.derived.push({ path, from: leaf.from });

@@ -10,6 +10,8 @@ import { notFinite } from '../../base/not_finite';
 export interface ValueType<T> {
   readonly name: string;
   readonly schema: z.ZodType<T>;
+  /** Where it is one of some names: these. */
+  readonly names?: readonly string[];
 }
 
 interface FieldOf<T> {
@@ -275,7 +277,11 @@ export const pathName: ValueType<string> = {
 };
 
 export function choice<const T extends string>(...values: T[]): ValueType<T> {
-  return { name: `one of ${values.join(', ')}`, schema: z.enum(values) as unknown as z.ZodType<T> };
+  return {
+    name: `one of ${values.join(', ')}`,
+    schema: z.enum(values) as unknown as z.ZodType<T>,
+    names: values,
+  };
 }
 
 export const numOrStr: ValueType<number | string> = {
@@ -308,7 +314,7 @@ export const momentum: ValueType<number> = {
 };
 
 export const betas: ValueType<readonly [number, number]> = {
-  name: 'two numbers from 0 to 1',
+  name: 'two numbers from 0 and below 1',
   schema: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]),
 };
 

@@ -77,7 +77,7 @@ export const ppoSchema = {
   skip: skipSection,
   model_engine: fixed(
     ['dp', 'megatron'],
-    `${missing('another engine than FSDP or Megatron')}; the strategy of each role decides`,
+    `${missing('another engine than FSDP or Megatron')}; megatron: the default of actor_rollout_ref.actor.strategy and critic.strategy`,
   ),
   async_training: fixed([null], `${OWN_PROGRAM}, data.train_batch_size and trainer.total_training_steps`),
   rollout: fixed(

@@ -118,6 +118,13 @@ function sizeOf(outcome: unknown): number {
   }
 }
 
+/** In words, an outcome without a finite score. */
+function withoutScore(outcome: unknown, score: unknown): string {
+  if (typeof outcome !== 'object' || outcome === null || Array.isArray(outcome)) return shown(outcome);
+  if (score !== undefined) return `{ score: ${shown(score)} }`;
+  return `an object without score: ${shown(outcome)}`;
+}
+
 /** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that JSON cannot hold, or too much of it */
 export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, index: number): Scored {
   let scored: Scored;
@@ -134,8 +141,7 @@ export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, ind
     throw failed(sample, index, error);
   }
   if (!Number.isFinite(scored.score)) {
-    const isRecord = typeof outcome === 'object' && outcome !== null && !Array.isArray(outcome);
-    const got = isRecord ? `{ score: ${shown(scored.score)} }` : shown(outcome);
+    const got = withoutScore(outcome, scored.score);
     throw failure(sample, index, `expected a finite number from the reward function but got ${got}`);
   }
   const found = notFinite(scored.extra);

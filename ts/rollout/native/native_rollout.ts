@@ -11,7 +11,7 @@ import { TroupeError } from '../../errors';
 import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
 import type { RolloutCommands, RolloutTurn, TakenResponses } from '../../worker/kept_responses';
 import { checkBatchRequest, checkPause, checkWeights } from '../check_calls';
-import { type ModelBounds, RequestChecks, type SharedSampling } from '../check_request';
+import { asSubmitted, type ModelBounds, RequestChecks, type SharedSampling } from '../check_request';
 import type {
   BatchRequest,
   PauseMode,
@@ -125,7 +125,7 @@ export class NativeRollout implements RolloutEngine {
       this.nextId++,
       request.promptIds instanceof Int32Array ? request.promptIds : new Int32Array(request.promptIds),
       sampling,
-      request,
+      asSubmitted(request),
       stops,
       this.onAbort,
     );
@@ -175,7 +175,8 @@ export class NativeRollout implements RolloutEngine {
       if (is('open')) return; // somebody has resumed meanwhile
     }
     this.state = 'paused';
-    await this.until(() => !this.busy);
+    await this.until(() => is('open') || !this.busy);
+    if (is('open')) return;
     await this.park(mode === 'preempt' && this.freesCache);
   }
 
@@ -298,6 +299,7 @@ export class NativeRollout implements RolloutEngine {
         this.ranks[request.rank]?.submit(request);
       } catch (error) {
         request.fail(badOption('rollout', `the request was changed after it was given: ${reasonOf(error)}`));
+        this.placement.left(request.rank);
       }
     }
     for (const batch of this.heldBatches) {

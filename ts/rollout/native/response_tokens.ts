@@ -16,11 +16,14 @@ export class ResponseTokens {
 
   constructor(private readonly hasTop: boolean) {}
 
-  /** `last`: nothing comes after it; then the arrays of a response that comes in one piece are those given. */
+  /**
+   * `last`: nothing comes after it; then the arrays of a response that comes in one piece are those given, unless they are parts of a message, which would
+   * be kept for as long as they are.
+   */
   append({ tokens, logProbs, version, topLogProbs }: TokenSpan, last = false): void {
     const start = this.size;
     const end = start + tokens.length;
-    if (last && start === 0) {
+    if (last && start === 0 && ownsMemory(tokens) && ownsMemory(logProbs)) {
       [this.ids, this.probabilities] = [tokens, logProbs];
     } else {
       if (end > this.ids.length) this.resize(start === 0 ? end : Math.max(end, 2 * start));
@@ -62,3 +65,5 @@ export class ResponseTokens {
     this.probabilities = probabilities;
   }
 }
+
+const ownsMemory = ({ buffer, byteLength }: ArrayBufferView): boolean => buffer.byteLength === byteLength;

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { printable } from '../../base/printable';
 import { TroupeError } from '../../errors';
-import type { CompleteSampling } from '../check_request';
+import { asSubmitted, type CompleteSampling } from '../check_request';
 import type { FinishReason, RolloutRequest } from '../request';
 import type { Member } from './members';
 import { BrokenAnswer, checkPart } from './part_check';
@@ -26,7 +26,12 @@ export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job 
   // These look at the response so far, which is part of the prompt for a server that goes on with it.
   const whole =
     request.grammar !== undefined || sampling.presencePenalty !== 0 || sampling.frequencyPenalty !== 0;
-  const handle = new RemoteHandle(request, sampling.topLogProbs > 0, whole);
+  const { promptIds } = request;
+  const asked = {
+    ...asSubmitted(request),
+    promptIds: promptIds instanceof Int32Array ? promptIds : Int32Array.from(promptIds),
+  };
+  const handle = new RemoteHandle(asked, sampling.topLogProbs > 0, whole);
   return { handle, sampling, priority: request.priority ?? 0, whole, failures: 0, busySince: null };
 }
 

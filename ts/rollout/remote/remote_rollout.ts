@@ -30,6 +30,8 @@ export class RemoteRollout implements RolloutEngine {
   private paused: PauseMode | null = null;
   /** Requests wait for servers: they are started again, or give memory back, or take it. */
   private shut = false;
+  /** Until servers have been told of the pause, or of its end, that was asked for last. */
+  private pausing: Promise<void> = Promise.resolve();
   private closed = false;
   private readonly counts = { promptTokens: 0, cachedPromptTokens: 0, generatedTokens: 0 };
   private readonly waiters: { done: () => boolean; tell: () => void }[] = [];
@@ -107,7 +109,7 @@ export class RemoteRollout implements RolloutEngine {
     this.paused = mode;
     if (mode === 'keep') {
       try {
-        await this.fleet.pause();
+        await this.inOrder(() => this.fleet.pause());
       } catch (error) {
         await this.resume().catch(() => undefined);
         throw error;
@@ -115,7 +117,7 @@ export class RemoteRollout implements RolloutEngine {
       return;
     }
     if (mode === 'abort') for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
-    if (kept) await this.fleet.resume();
+    if (kept) await this.inOrder(() => this.fleet.resume());
     this.dispatch();
     await this.until(() => this.paused !== mode || (this.running.size === 0 && this.jobs.empty));
   }
@@ -123,7 +125,7 @@ export class RemoteRollout implements RolloutEngine {
   async resume(): Promise<void> {
     const kept = this.paused === 'keep';
     this.paused = null;
-    if (kept) await this.fleet.resume();
+    if (kept) await this.inOrder(() => this.fleet.resume());
     this.jobs.release();
     this.dispatch();
     this.settle();
@@ -269,6 +271,13 @@ export class RemoteRollout implements RolloutEngine {
     } catch (error) {
       for (const { handle } of this.jobs.drain()) handle.fail(error);
     }
+  }
+
+  /** What servers are told of pauses, one after the other: a pause that is told late would have no end. */
+  private inOrder(tell: () => Promise<void>): Promise<void> {
+    const told = this.pausing.then(tell);
+    this.pausing = told.catch(() => undefined);
+    return told;
   }
 
   private until(done: () => boolean): Promise<void> {

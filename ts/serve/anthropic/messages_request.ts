@@ -8,7 +8,7 @@ import { joined, MessageParts, type Part, type PartForms, textField } from '../c
 import { imageAt, imageOf } from '../call/sent_image';
 import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
-import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
+import { anyObject, parseBody, samplingFields, samplingOf, stopText } from '../openai/fields';
 import { checkChoice, checkParameters, forcedCalls } from '../openai/formats';
 import { list } from '../openai/lists';
 import { type FunctionTool, responseReading, tellsThoughts } from '../tools/families';
@@ -56,7 +56,7 @@ const schema = z.looseObject({
   messages: list(message, { min: 1 }),
   system: words.nullish(),
   stream: z.boolean().nullish(),
-  stop_sequences: list(z.string().min(1), { max: 64 }).nullish(),
+  stop_sequences: list(stopText, { max: 64 }).nullish(),
   temperature: samplingFields.temperature,
   top_p: samplingFields.top_p,
   top_k: samplingFields.top_k,

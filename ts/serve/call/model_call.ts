@@ -1,6 +1,7 @@
 // One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
 import type { PromptImage } from '../../batch/prompt_image';
 import { TextStream } from '../../data/text_stream';
+import type { TokenBytes } from '../../data/token_bytes';
 import type { RolloutHandle } from '../../rollout/engine';
 import type {
   RolloutRequest,
@@ -44,7 +45,7 @@ export interface CallDelta {
   /** [n] */
   logProbs: number[];
   topLogProbs: TopLogProb[][];
-  /** [n] Characters (code points) of all text before each token, those in the middle of a character where that begins. */
+  /** [n] Characters (code points) of all text before each token; of one that is a part of a character, before what it is known with. */
   offsets: number[];
   text: string;
   calls: ToolCallDelta[];
@@ -92,6 +93,7 @@ export type CallFinish = 'stop' | 'length' | 'tool_calls' | 'abort';
 export class RunningCall implements AsyncIterable<CallDelta> {
   private readonly handle: RolloutHandle;
   private readonly stream: TextStream;
+  private readonly bytes: TokenBytes;
   private readonly stops: StopTexts;
   private readonly parser: ToolParser | null;
   private readonly collector = new CallCollector();
@@ -105,11 +107,12 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   private whole: CallRecord | null = null;
 
   constructor(
-    { engine, tokenizer }: Pick<ServedModel, 'engine' | 'tokenizer'>,
+    { engine, tokenizer, bytes }: Pick<ServedModel, 'engine' | 'tokenizer' | 'bytes'>,
     private readonly call: ModelCall,
   ) {
     const { promptIds, sampling, request, tools } = call;
     this.stream = new TextStream(tokenizer, hiddenTokens(tokenizer, call));
+    this.bytes = bytes;
     this.stops = new StopTexts(call.stop);
     this.parser = tools?.parser(endsInThought(tokenizer, promptIds, tools)) ?? null;
     this.handle = engine.submit({ ...request, promptIds, sampling });
@@ -159,8 +162,8 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       delta.logProbs.push(span.logProbs[i] as number);
       const top = span.topLogProbs?.[i];
       if (top !== undefined) delta.topLogProbs.push(top);
-      delta.offsets.push(this.decoded);
       const completed = this.stream.push(token);
+      delta.offsets.push(this.decoded + this.brokenBefore(token, completed));
       for (const _ of completed) this.decoded++;
       const { text, stop } = this.stops.push(completed);
       this.parse(text, delta);
@@ -170,6 +173,14 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     for (const token of delta.tokens) this.tokens.push(token);
     for (const logProb of delta.logProbs) this.logProbs.push(logProb);
     return delta;
+  }
+
+  /** Characters that a token has completed and that are not its own: bytes before it that turn out to be no text. */
+  private brokenBefore(token: number, completed: string): number {
+    if (!completed.startsWith('\ufffd')) return 0;
+    const own = this.bytes.text(token);
+    if (own === null || !completed.endsWith(own)) return 0;
+    return [...completed.slice(0, completed.length - own.length)].length;
   }
 
   /** What was held back until it was sure that nothing follows. */

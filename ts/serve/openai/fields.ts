@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { sizeProblem } from '../../base/json_shape';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from '../../base/limits';
 import { nearestName } from '../../base/nearest_name';
+import { isWellFormed } from '../../base/text';
 import type { SamplingParams } from '../../rollout/request';
 import { ApiError, badField } from '../call/api_error';
 import { defined } from '../call/defined';
@@ -26,6 +27,12 @@ export const anyObject = z.custom<Record<string, unknown>>(
   'expected an object',
 );
 
+/** Half a character would be found within others, and leave their other half behind. */
+export const stopText = z
+  .string()
+  .min(1)
+  .refine(isWellFormed, 'expected whole characters, got half a surrogate pair');
+
 export const samplingFields = {
   temperature: optional(
     z
@@ -48,7 +55,7 @@ export const samplingFields = {
   n: optional(z.int().min(1).max(MOST_CHOICES)),
   stop: optional(
     z
-      .union([z.string().min(1), list(z.string().min(1), { max: MOST_STOPS })], {
+      .union([stopText, list(stopText, { max: MOST_STOPS })], {
         error: `expected a text, or at most ${MOST_STOPS} texts, none of them empty`,
       })
       .transform((s) => [s].flat()),

@@ -6,8 +6,6 @@ import type { ServedModel } from '../call/served_model';
 /** JSON has no infinity; the API's own number for "not at all". */
 const LEAST = -9999;
 
-const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-
 export interface TokenEntry {
   token: string;
   logprob: number;
@@ -28,12 +26,9 @@ export function tokenLogProbs(model: ServedModel, delta: CallDelta, count: numbe
 
 /** A token as the text that it is, or else its bytes, as completions have it. */
 export function tokenText({ bytes }: ServedModel, token: number): string {
-  const own = bytes.bytes(token);
-  try {
-    return strict.decode(own);
-  } catch {
-    return `bytes:${Array.from(own, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join('')}`;
-  }
+  const escaped = (): string =>
+    Array.from(bytes.bytes(token), (byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join('');
+  return bytes.text(token) ?? `bytes:${escaped()}`;
 }
 
 export const topOf = (delta: CallDelta, i: number, count: number): TopLogProb[] =>

@@ -13,7 +13,7 @@ const ROW = 60;
 const MOST_COMPARED = 8;
 
 export function Overview(): JSX.Element {
-  const { summaries, gone, regained } = useLive();
+  const { summaries, gone, regained, told } = useLive();
   const { data, error } = useAnswer<RunSummary[]>('runs', {}, regained);
   const [search, setSearch] = useState('');
   const [chosen, setChosen] = useState<readonly string[]>([]);
@@ -29,13 +29,7 @@ export function Overview(): JSX.Element {
         ),
       )
       .sort((a, b) => Number(b.state === 'running') - Number(a.state === 'running') || b.changed - a.changed);
-  }, [
-    data,
-    summaries.size,
-    JSON.stringify([...summaries.values()].map(({ id, step, state }) => [id, step, state])),
-    gone.size,
-    search,
-  ]);
+  }, [data, told, search]);
   const running = runs.filter(({ state }) => state === 'running').length;
   if (error !== null && data === null) return <Problem text={error} />;
   if (data !== null && data.length === 0 && summaries.size === 0)
@@ -111,11 +105,14 @@ function RunTable({ runs, chosen, onToggle }: TableProps): JSX.Element {
     for (const { id, step } of wanted) asked.current.set(id, step);
     void ask<{ id: string; points: [number, number][] }[]>('sparklines', {
       run: wanted.map(({ id }) => id),
-    }).then((found) =>
-      setSparks((before) => ({
-        ...before,
-        ...Object.fromEntries(found.map(({ id, points }) => [id, points])),
-      })),
+    }).then(
+      (found) =>
+        setSparks((before) => ({
+          ...before,
+          ...Object.fromEntries(found.map(({ id, points }) => [id, points])),
+        })),
+      // Asked again with their next step.
+      () => undefined,
     );
   }, [wanted.map(({ id, step }) => `${id}@${step}`).join()]);
   return (

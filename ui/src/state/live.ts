@@ -11,6 +11,8 @@ class LiveStore {
   readonly answers = new Map<string, RunStamp>();
   readonly gone = new Set<string>();
   connected = false;
+  /** Grows with all that is told. */
+  told = 0;
   /** How often the connection has been there again after it was lost. */
   regained = 0;
   private lost = false;
@@ -75,6 +77,7 @@ class LiveStore {
   }
 
   private tell(): void {
+    this.told++;
     for (const listener of this.listeners) listener();
   }
 }

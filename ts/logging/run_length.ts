@@ -1,0 +1,5 @@
+export interface RunLength {
+  /** Steps done before this session. */
+  firstStep: number;
+  totalSteps: number;
+}
