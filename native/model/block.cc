@@ -238,8 +238,15 @@ void Block::residuals(const at::Tensor& x, const at::Tensor& attn, const RowCont
   if (moe_) {
     const Range of_experts("experts");
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
-    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
+    const at::Tensor given = s.mlp_proj.defined() ? s.mlp_proj : post ? at::empty_like(x) : result;
+    moe_->forward(moe_normed, given, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
                   weights.experts);
+    if (post) {
+      for_each_row_tile(total, row_tile, x.device(), [&](int64_t begin, int64_t end) {
+        norm_forward(mlp_post_norm_, rows_of(given, begin, end), rows_of(result, begin, end),
+                     s.mlp_post_norm.rows(begin, end - begin));
+      });
+    }
     if (!out.defined()) return;
     if (residual_scale_ != 1) result.mul_(residual_scale_);
     result.add_(moe_mid);
@@ -332,6 +339,9 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
       if (scaled) scale_gradient(rows_of(dy, begin, end), rows_of(d_mlp_proj, begin, end));
+      if (!post) return;
+      mlp_post.backward(begin, rows_of(dy, begin, end), rows_of(saved.mlp_proj, begin, end),
+                        saved.mlp_post_norm.rows(begin, end - begin), rows_of(d_mlp_proj, begin, end), false);
     });
     moe_->backward(d_mlp_proj, normed, saved.moe, d_moe, expert_pass(rows));
   }

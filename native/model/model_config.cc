@@ -288,8 +288,7 @@ void validate(const ModelConfig& c) {
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
   if (c.moe) {
-    require(!c.post_norms || c.moe->beside_mlp, ErrorCode::kInvalidModel,
-            "[model] experts with post norms (post_norms) are supported beside an MLP (beside_mlp) alone");
+    require(c.input_norms, ErrorCode::kInvalidModel, "[model] experts need a norm before them (input_norms)");
     positive("moe.num_experts", c.moe->num_experts);
     positive("moe.intermediate_size", c.moe->intermediate_size);
     require(c.moe->shared_intermediate_size >= 0, ErrorCode::kInvalidModel,

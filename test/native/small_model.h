@@ -122,7 +122,7 @@ inline void give_softmax_groups(ModelConfig& c) {
 // from keys and their norm, a scale of each layer), gemma4_moe (the same with experts beside the MLP),
 // gemma4_shared (keys of two layers for the two behind them, whose MLPs are narrower, and numbers of tokens
 // for every layer), afmoe (gates with a matrix of their own, norms of q and k, before and behind attention
-// and MLP; a layer with a window, and one that does not turn).
+// and MLP; a layer with a window, and one that does not turn, with glm4_moe's experts).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -248,6 +248,7 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.embedding_scale = std::sqrt(24.0);
     c.sliding_windows = {6, 0};
     c.second_rope_layers = {false, true};
+    give_sigmoid_experts(c);
   } else if (variant == "smollm3") {
     c.second_rope_layers = {false, true};
   }

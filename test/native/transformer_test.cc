@@ -69,7 +69,8 @@ TEST(gradients_are_finite_differences) {
   for (const std::string& variant : kVariants) {
     const bool experts = variant == "qwen3_moe" || variant == "glm4_moe" || variant == "deepseek_v3" ||
                          variant == "deepseek_v2" || variant == "gpt_oss" || variant == "qwen3_next" ||
-                         variant == "granitemoe" || variant == "nemotron_h" || variant == "gemma4_moe";
+                         variant == "granitemoe" || variant == "nemotron_h" || variant == "gemma4_moe" ||
+                         variant == "afmoe";
     check_finite_differences(variant, small(variant), [&](const Parameter& parameter) {
       // A step before the router flips choices, and the loss jumps; the update conformance cases cover those
       // gradients. For the same reason those of gpt_oss and of gemma4_moe: some of their four experts are
