@@ -46,11 +46,11 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   // Of these PEFT takes adapters of gate_proj, up_proj and down_proj for those of experts.
   ['deepseek_v3', 'actor', ['q_a_proj', 'q_b_proj', 'kv_b_proj', 'o_proj']],
   ['glm4_moe', 'actor', ['q_proj', 'k_proj', 'o_proj']],
+  ['afmoe', 'actor', ['q_proj', 'k_proj', 'v_proj', 'o_proj']],
   ['ernie4_5_moe', 'actor', ['q_proj', 'v_proj', 'o_proj']],
   // PEFT refuses adapters of out_proj in a model with Mamba.
   ['nemotron_h', 'actor', ['in_proj', 'q_proj', 'k_proj', 'o_proj']],
   ['arcee', 'actor', 'all-linear'],
-  ['afmoe', 'actor', 'all-linear'],
   ['granitemoeshared', 'actor', 'all-linear'],
   ['solar_open', 'actor', ['q_proj', 'k_proj', 'o_proj']],
   ['granitemoehybrid', 'actor', ['in_proj', 'q_proj', 'v_proj', 'o_proj', 'input_linear', 'output_linear']],
