@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { connect as connectTcp } from 'node:net';
 import { PassThrough } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { connect, type TLSSocket } from 'node:tls';
 import { ControllerServer } from '../../../ts/controller/server';
 import { FrameWriter } from '../../../ts/worker/frames';
@@ -101,7 +102,8 @@ test('what one that is refused says behind that is not heard, also where it come
   const writer = new FrameWriter<WorkerMessage>(both);
   writer.send({ type: 'heartbeat' });
   writer.send({ type: 'hello', rank: 0, pid: 1 });
-  socket.write(both.read());
+  both.end();
+  socket.write(await buffer(both));
   await once(socket, 'close');
   expect(events).toEqual([]);
 });

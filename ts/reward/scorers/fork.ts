@@ -80,6 +80,7 @@ export const endError = (code: number | null, signal: string | null): Error =>
 
 /** Whether sending failed because the process is ending: its end then says why. The channel may still look open. */
 export const isLostChannel = (error: Error): boolean =>
-  ['EPIPE', 'ECONNRESET', 'ERR_IPC_CHANNEL_CLOSED', 'ERR_STREAM_DESTROYED'].includes(
+  // Node 26 cancels what is still to be sent.
+  ['EPIPE', 'ECONNRESET', 'ECANCELED', 'ERR_IPC_CHANNEL_CLOSED', 'ERR_STREAM_DESTROYED'].includes(
     (error as NodeJS.ErrnoException).code ?? '',
   );
