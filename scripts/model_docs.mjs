@@ -83,7 +83,9 @@ function modelTable() {
     if (!EXAMPLES[family]) throw new Error(`scripts/model_docs.mjs names no models of the family ${family}`);
     // Of a model with a tower for images, those of its decoder.
     const { shape } = schemas[family];
-    const keys = Object.keys(shape.text_config?.shape ?? shape);
+    const decoder = shape.text_config?.shape ?? shape;
+    const keys = Object.keys(decoder);
+    const mayHave = (key) => decoder[key].safeParse(true).success;
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
       ...(keys.includes('linear_num_key_heads') ? ['linear attention (gated delta rule)'] : []),
@@ -99,7 +101,9 @@ function modelTable() {
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),
-      ...(keys.some((key) => /^(attention|use|conv)_bias$/.test(key)) ? ['optional biases'] : []),
+      ...(keys.some((key) => /^(attention|use|conv)_bias$/.test(key) && mayHave(key))
+        ? ['optional biases']
+        : []),
       ...(shape.vision_config ? ['a tower for images'] : []),
     ];
     return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;
