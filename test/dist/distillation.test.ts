@@ -351,6 +351,13 @@ describe('the likeliest tokens', () => {
       await expect(actor.updatePolicy(short, { loss: { distillation } })).rejects.toThrow(
         /column 'teacherTopLogProbs', sequence 0: expected Float32Array of 240 \(40 response tokens x 6\) but got Float32Array of 200/,
       );
+      const broken = batch.with({
+        teacherTopLogProbs: topLogProbs?.map((own) => own.with(7, Number.NaN)),
+        teacherTopIds: topIds,
+      });
+      await expect(actor.updatePolicy(broken, { loss: { distillation } })).rejects.toThrow(
+        /column 'teacherTopLogProbs', sequence 0: expected log-probs, got NaN at place 7/,
+      );
     });
   });
 });

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { resolve } from 'node:path';
+import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { Command } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
@@ -70,6 +71,25 @@ test('the openai package: whole, streamed, several choices', async () => {
     choices.map(({ message }) => message.content);
   expect(texts(second)).toEqual(texts(first));
   expect(new Set(texts(first)).size).toBe(4);
+});
+
+test('the openai package: responses, and the package of Anthropic: messages', async () => {
+  const { choices } = await client().chat.completions.create(ask);
+  const text = choices[0]?.message.content;
+  const input = { model: 'tiny', input: 'hello', max_output_tokens: 24, temperature: 0 };
+  const whole = await client().responses.create(input);
+  expect([whole.output_text, whole.status]).toEqual([text, 'incomplete']);
+  const stream = client().responses.stream(input);
+  expect((await stream.finalResponse()).output_text).toBe(text);
+  const anthropic = new Anthropic({ baseURL: url, apiKey: 'secret' });
+  const { seed: _, ...body } = ask;
+  const message = await anthropic.messages.create(body);
+  expect(message).toMatchObject({ content: [{ type: 'text', text }], stop_reason: 'max_tokens' });
+  expect(await anthropic.messages.stream(body).finalText()).toBe(text);
+  const { input_tokens } = await anthropic.messages.countTokens({ model: 'tiny', messages: ask.messages });
+  expect(input_tokens).toBe(message.usage.input_tokens + (message.usage.cache_read_input_tokens ?? 0));
+  const wrong = new Anthropic({ baseURL: url, apiKey: 'wrong' }).messages.create(body);
+  await expect(wrong).rejects.toBeInstanceOf(Anthropic.AuthenticationError);
 });
 
 test('the openai package: log-probs, completions, models', async () => {

@@ -24,7 +24,7 @@ import {
   splitExperts,
 } from '../engine/routed_experts';
 import { checkMiniBatches, planUpdate, tokenBatch } from '../engine/shards';
-import { checkTopIds, splitTop, topPlaces } from '../engine/top_tokens';
+import { checkTopIds, checkTopLogProbs, splitTop, topPlaces } from '../engine/top_tokens';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch, NativeSftBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
@@ -236,7 +236,10 @@ export class Actor extends TrainedModel {
       ...teacherColumns(loss),
     ];
     this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
-    if (columns.includes('teacherTopIds')) checkTopIds(where, b, this.engine.model);
+    if (columns.includes('teacherTopIds')) {
+      checkTopIds(where, b, this.engine.model);
+      checkTopLogProbs(where, b);
+    }
     const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
     const started = performance.now();
     if (preparation !== null) {

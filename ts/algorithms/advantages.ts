@@ -5,6 +5,7 @@ import {
   requireNumbers,
   requireOptions,
 } from '../base/check_options';
+import { unknownName } from '../base/nearest_name';
 import { printable } from '../base/printable';
 import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
@@ -63,6 +64,10 @@ export const estimatesReturns = (name: string): boolean => !sequenceEstimators.h
 export function advantageEstimatorNames(): string[] {
   return [tokenEstimators, sequenceEstimators, registeredEstimators].flatMap((names) => [...names.keys()]);
 }
+
+/** What to say about a name that does not exist. */
+export const unknownEstimator = (name: string): string =>
+  unknownName(advantageEstimatorNames(), name, 'registerAdvantageEstimator(name, fn)');
 
 /**
  * Makes `name` usable as `algorithm.adv_estimator`.

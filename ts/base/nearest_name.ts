@@ -1,4 +1,5 @@
 // What somebody may have meant by a name that does not exist.
+import { printable } from './printable';
 import { editDistance } from './text';
 
 /** No name is so long, and comparing takes the product of the lengths. */
@@ -31,4 +32,14 @@ export function nearestName(names: readonly string[], given: string): string | n
     if (count <= most && (best === null || count < best.count)) best = { name, count };
   }
   return best?.name ?? null;
+}
+
+/** What to say about a name that is none of `known`, of which users may add some by calling `register`. */
+export function unknownName(known: readonly string[], name: string, register: string): string {
+  const nearest = nearestName(known, name);
+  const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+  return (
+    `expected one of ${known.join(', ')}, got "${printable(name)}"${hint} (${register} adds your own: in a file of ` +
+    'actor_rollout_ref.model.external_lib, or before the configuration is loaded)'
+  );
 }

@@ -120,10 +120,15 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         }),
       ),
     )
-    .command('serve <model>', 'Answer requests of the OpenAI API with a model', withServe, (a) => {
-      const options = serveOptions(a);
-      choose(() => load.serve().serve(options));
-    })
+    .command(
+      'serve <model>',
+      'Answer requests of the APIs of OpenAI and Anthropic with a model',
+      withServe,
+      (a) => {
+        const options = serveOptions(a);
+        choose(() => load.serve().serve(options));
+      },
+    )
     .command(
       'export <checkpoint> <out>',
       'Write the weights of a checkpoint as a plain Hugging Face directory',

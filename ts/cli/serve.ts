@@ -1,4 +1,4 @@
-// `troupe serve MODEL`: the OpenAI API over our own engine, until a signal ends it.
+// `troupe serve MODEL`: the APIs of OpenAI and Anthropic over our own engine, until a signal ends it.
 
 import { basename, resolve } from 'node:path';
 import { Actor } from '../actor/actor';

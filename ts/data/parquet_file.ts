@@ -132,7 +132,8 @@ export class ParquetFile implements RowFile {
       if (!(cause instanceof NotText)) throw cause;
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${this.where(index)}: column ${printable(column)} is not valid UTF-8: write the file again as UTF-8`,
+        `[data] ${this.where(index)}: column ${printable(column)} holds bytes that are not valid UTF-8: ` +
+          'text must be UTF-8, and other bytes are read of images alone',
         { cause },
       );
     }

@@ -25,6 +25,21 @@ export function splitTop<A extends Values>(batch: Batch, all: A, k: number): A[]
   return Array.from({ length: batch.size }, (_, i) => topPlaces(batch, [i], all, k)[0] as A);
 }
 
+/** Throws INVALID_ARGUMENT where a teacher's log-probs are no numbers. Minus infinity passes: it is that of a probability of 0. */
+export function checkTopLogProbs(where: string, batch: Batch): void {
+  const column = batch.get('teacherTopLogProbs') as unknown as readonly unknown[];
+  for (const [i, own] of column.entries()) {
+    // Arrays of another kind are refused where they are joined.
+    if (!types.isFloat32Array(own)) continue;
+    const at = own.findIndex((value) => Number.isNaN(value) || value === Number.POSITIVE_INFINITY);
+    if (at < 0) continue;
+    throw badOption(
+      where,
+      `column 'teacherTopLogProbs', sequence ${i}: expected log-probs, got ${own[at]} at place ${at}: ask the teacher anew`,
+    );
+  }
+}
+
 /** Throws INVALID_ARGUMENT where a teacher with a larger vocabulary has found likely what the model has no logit for. */
 export function checkTopIds(
   where: string,

@@ -5,7 +5,7 @@ import {
   type BuiltInManager,
   isBuiltInManager,
   registeredManager,
-  rewardManagerNames,
+  unknownRewardManager,
 } from './contract/manager_registry';
 import type {
   BatchRewardFunction,
@@ -55,5 +55,5 @@ export function createRewardManager(
   const factory = registeredManager(name);
   if (factory) return checkedManager(`'${name}'`, factory(fn, options));
   const path = 'reward.reward_manager.name';
-  throw new ConfigError(`${path}: expected one of ${rewardManagerNames().join(', ')}, got "${name}"`, path);
+  throw new ConfigError(`${path}: ${unknownRewardManager(name)}`, path);
 }

@@ -1,5 +1,6 @@
-// A model behind the OpenAI API: its routes, health and metrics.
+// A model behind the APIs of OpenAI and Anthropic: its routes, health and metrics.
 import { packageVersion } from '../install/package_root';
+import { answerMessages, countTokens, messagesError } from './anthropic/messages';
 import type { Dialect } from './call/answer';
 import { ApiError } from './call/api_error';
 import type { RunningCall } from './call/model_call';
@@ -8,8 +9,12 @@ import { type HttpOptions, HttpServer, type Route } from './http/http_server';
 import { answerChat } from './openai/chat';
 import { answerCompletions } from './openai/completions';
 import { parseJson } from './openai/fields';
+import { modelEntry, modelList } from './openai/models';
+import { answerResponses } from './openai/responses';
 import { errorBody } from './openai/usage';
 import { ServeMetrics } from './serve_metrics';
+
+const MODELS = '/v1/models/';
 
 export type ModelServerOptions = Omit<HttpOptions, 'onDone'>;
 
@@ -43,18 +48,21 @@ export class ModelServer {
       answer,
       errorBody,
     });
-    const post = (path: string, dialect: Dialect): Route => ({
+    const post = (path: string, dialect: Dialect, error: Route['errorBody'] = errorBody): Route => ({
       method: 'POST',
       path,
       answer: ({ body, signal }) =>
         dialect(this.model, parseJson(body), signal, { onCall: (call) => this.count(call, signal) }),
-      errorBody,
+      errorBody: error,
     });
     return [
       post('/v1/chat/completions', answerChat),
       post('/v1/completions', answerCompletions),
-      get('/v1/models', false, async () => ({ body: { object: 'list', data: [this.entry()] } })),
-      get('/v1/models/', false, async ({ path }) => ({ body: this.entryOf(path) })),
+      post('/v1/responses', answerResponses),
+      post('/v1/messages', answerMessages, messagesError),
+      post('/v1/messages/count_tokens', countTokens, messagesError),
+      get('/v1/models', false, async () => ({ body: modelList(this.model) })),
+      get(MODELS, false, async ({ path }) => ({ body: modelEntry(this.model, path.slice(MODELS.length)) })),
       get('/health', true, () => this.health()),
       get('/version', true, async () => ({ body: { version: packageVersion() } })),
       get('/metrics', true, async () => this.metrics.text()),
@@ -75,17 +83,6 @@ export class ModelServer {
       );
   }
 
-  private entry(): object {
-    const { name, created, engine } = this.model;
-    return { id: name, object: 'model', created, owned_by: 'troupe', max_model_len: engine.maxTokens };
-  }
-
-  private entryOf(path: string): object {
-    const asked = unescaped(path.slice('/v1/models/'.length));
-    if (asked === this.model.name) return this.entry();
-    throw new ApiError(404, `there is no model ${JSON.stringify(asked)} here`, 'model', 'model_not_found');
-  }
-
   private async health(): Promise<{ body: unknown }> {
     try {
       const { version } = await this.model.engine.stats();
@@ -93,13 +90,5 @@ export class ModelServer {
     } catch (error) {
       throw new ApiError(503, `the engine does not answer: ${(error as Error).message}`);
     }
-  }
-}
-
-function unescaped(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
   }
 }

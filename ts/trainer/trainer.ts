@@ -21,6 +21,7 @@ import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
 import { ROLLOUT_IDLE } from './async_collector';
 import { checkTrainer } from './check_given';
+import { closeParts } from './close_parts';
 import { codeRunner } from './code_runner';
 import type { Collector } from './collect';
 import { configuredAgents } from './configured_agents';
@@ -212,8 +213,7 @@ export class Trainer {
       await collector.close();
       await Promise.all([planned, engines.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
-      await reward.close?.();
-      await agents?.close();
+      await closeParts({ 'the reward manager': reward, 'the agents': agents }, session.say);
       return result;
     } catch (error) {
       session.failed(error);

@@ -375,11 +375,39 @@ describe('sessions end with their trajectory', () => {
               max_tokens: 1,
             }),
             post(`${openaiBaseUrl}/embeddings`, apiKey, {}),
+            fetch(`${openaiBaseUrl}/chat/completions`),
           ]);
           return { answer: errors.map(({ status }) => status).join(' ') };
         },
       }),
     );
-    expect(trajectory.answer).toBe('400 400 400 404');
+    expect(trajectory.answer).toBe('400 400 400 404 405');
+  });
+
+  test('clients that ask for the models, or how long a prompt is, take no turn', async () => {
+    const trajectory = await run(
+      defineAgent({
+        run: async (_, { endpoint }) => {
+          const { openaiBaseUrl, anthropicBaseUrl, apiKey } = await endpoint();
+          const headers = { authorization: `Bearer ${apiKey}` };
+          const body = { model: 'any', messages: [{ role: 'user', content: 'hello' }] };
+          const answers = await Promise.all([
+            fetch(`${openaiBaseUrl}/models`),
+            fetch(`${new URL(openaiBaseUrl).origin}/v1/models`, { headers }),
+            post(`${anthropicBaseUrl}/v1/messages/count_tokens`, apiKey, body),
+          ]);
+          expect(answers.map(({ status }) => status)).toEqual([200, 200, 200]);
+          const [models, byKey, counted] = await Promise.all(answers.map((one) => one.json()));
+          expect(models).toMatchObject({ object: 'list', data: [{ object: 'model' }] });
+          expect(byKey).toEqual(models);
+          const asked = await post(`${anthropicBaseUrl}/v1/messages`, apiKey, { ...body, max_tokens: 99 });
+          const { usage } = (await asked.json()) as { usage: { input_tokens: number } };
+          expect(counted).toEqual({ input_tokens: usage.input_tokens });
+          return { answer: 'ok' };
+        },
+      }),
+    );
+    expect(trajectory).toMatchObject({ error: null, answer: 'ok' });
+    expect(trajectory.calls).toHaveLength(1);
   });
 });

@@ -91,7 +91,9 @@ describe('parquet', () => {
     expect(await file.row(1)).toEqual({ prompt: '\ufffd', answer: '\ufffd' });
     await expect(file.row(2)).rejects.toMatchObject({
       code: 'INVALID_DATA',
-      message: expect.stringMatching(/latin\.parquet, row 2: column answer is not valid UTF-8/),
+      message: expect.stringMatching(
+        /latin\.parquet, row 2: column answer holds bytes that are not valid UTF-8: text must be/,
+      ),
     });
   });
 

@@ -79,6 +79,33 @@ test.each([
   },
 );
 
+test('what was asked of a server before it came back says nothing of it afterwards', async () => {
+  const { opened, open } = gate();
+  const server = await servers.start(
+    at(GENERATE, (call) =>
+      call > 2
+        ? null
+        : ({ body }, response) => {
+            const token = body.token_ids[0] + 1;
+            const content = [{ token_id: token, logprob: -token / 64, top_logprobs: [] }];
+            sendEvents(response, [
+              { choices: [{ token_ids: [token], finish_reason: null, logprobs: { content } }] },
+            ]);
+            const first = new Promise((resolve) => setTimeout(resolve, 20));
+            void (token === 11 ? first : opened).then(() => response.destroy());
+          },
+    ),
+  );
+  const rollout = await servers.connect([server]);
+  const handles = [request(10), request(20)].map((one) => rollout.submit(one));
+  const back = (): boolean => said.some((line) => /server 1 is back/.test(line));
+  await until('word of its return', back, () => said);
+  open();
+  const results = await Promise.all(handles.map(({ result }) => result));
+  expect(results.map(({ tokens }) => [...tokens])).toEqual([upwards(10, 5), upwards(20, 5)]);
+  expect(said.filter((line) => /server 1 was lost/.test(line))).toHaveLength(1);
+});
+
 const answers =
   (status: number): Respond =>
   (_, response) => {

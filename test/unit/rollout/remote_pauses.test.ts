@@ -76,6 +76,21 @@ test('weights that a server refuses are an error, and requests go on', async () 
   expect(server.paths().slice(-3)).toEqual(['/pause?mode=keep', '/collective_rpc', '/resume']);
 });
 
+test('a server that refuses to go on is an error, and what was held back is asked of it', async () => {
+  const rest = counting();
+  const server = await servers.start((call, response) => {
+    const answer = rest(call, response);
+    if (call.path !== '/resume') return answer;
+    response.statusCode = 400;
+    return { error: { message: 'not now' } };
+  });
+  const rollout = await servers.connect([server]);
+  await rollout.pause('keep');
+  const held = rollout.submit(request(10, 3));
+  await expect(rollout.resume()).rejects.toThrow(/not now/);
+  expect([...(await held.result).tokens]).toEqual(upwards(10, 3));
+});
+
 test('resume while new weights are on their way: nothing goes on before they are there', async () => {
   const { opened, open } = gate();
   const server = await servers.start(async ({ path }) => {

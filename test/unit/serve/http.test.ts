@@ -55,6 +55,40 @@ test('models, health, metrics, and what is not there', async () => {
   expect([wrong.status, wrong.headers.get('allow')]).toEqual([405, 'POST']);
 });
 
+test('responses and messages are served, each with errors of its own kind', async () => {
+  const s = await serve(() => 'four');
+  const responses = await post(s.url, '/v1/responses', { model: 'tiny', input: 'two and two?' });
+  expect(JSON.parse(responses.text).output).toMatchObject([{ content: [{ text: 'four' }] }]);
+  const body = { messages: [{ role: 'user', content: 'two and two?' }] };
+  const messages = await post(s.url, '/v1/messages', { ...body, max_tokens: 9 });
+  expect(JSON.parse(messages.text).content).toEqual([{ type: 'text', text: 'four' }]);
+  const counted = await post(s.url, '/v1/messages/count_tokens', body);
+  expect(JSON.parse(counted.text)).toEqual({ input_tokens: s.prompt(1).length });
+  const kept = await post(s.url, '/v1/responses', { input: 'x', previous_response_id: 'resp_1' });
+  expect([kept.status, JSON.parse(kept.text).error.param]).toEqual([400, 'previous_response_id']);
+  const wrong = await post(s.url, '/v1/messages', body);
+  expect(wrong.status).toBe(400);
+  expect(JSON.parse(wrong.text)).toMatchObject({ type: 'error', error: { type: 'invalid_request_error' } });
+  const get = await fetch(`${s.url}/v1/messages`);
+  expect([get.status, get.headers.get('allow')]).toEqual([405, 'POST']);
+});
+
+test('a target that names the server is the path behind that', async () => {
+  const s = await serve(() => 'four');
+  const { port } = new URL(s.url);
+  const ask = async (target: string): Promise<string> => {
+    const socket = connect(Number(port), '127.0.0.1');
+    socket.write(`GET ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`);
+    let got = '';
+    for await (const chunk of socket) got += chunk;
+    return got.split('\r\n')[0] as string;
+  };
+  expect(await ask('http://127.0.0.1:1/v1/models')).toBe('HTTP/1.1 200 OK');
+  expect(await ask('HTTP://x/v1/models?limit=1')).toBe('HTTP/1.1 200 OK');
+  expect(await ask('http://x')).toBe('HTTP/1.1 404 Not Found');
+  expect(await ask('/http://x/v1/models')).toBe('HTTP/1.1 404 Not Found');
+});
+
 test('health is refused with the reason while the engine does not answer', async () => {
   const s = await serve(() => '');
   s.engine.stats = () => Promise.reject(new TroupeError('WORKER_DIED', 'worker 0 was killed'));

@@ -1,9 +1,9 @@
-import { answerMessages } from '../../../ts/serve/anthropic/messages';
+import { answerMessages, countTokens } from '../../../ts/serve/anthropic/messages';
 import type { Dialect } from '../../../ts/serve/call/answer';
 import { answerResponses } from '../../../ts/serve/openai/responses';
 import { type Json, type Served, served } from './served';
 
-// The dialects that sessions of agents speak beside chat completions.
+// The dialects beside completions: responses and messages.
 
 const opened: Served[] = [];
 const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
@@ -127,4 +127,38 @@ test('what was cached of a prompt is not counted among its other tokens', async 
   expect(all[0].message.usage).toEqual({ ...usage(0), output_tokens: 0 });
   const { usage: last } = all.find(({ type }: Json) => type === 'message_delta');
   expect(last).toEqual({ ...usage(4), output_tokens: 3 });
+});
+
+test('of a response that its length cuts, the item that was being written is incomplete', async () => {
+  const s = await serve(() => `${call(1)}\nthe rest of it`, { family: 'hermes' });
+  const tools = [{ type: 'function', name: 'add', parameters: { type: 'object' } }];
+  const statuses = async (max_output_tokens: number): Promise<unknown> => {
+    const body = { input: 'hello', tools, max_output_tokens };
+    const { status, output } = await answered(s, answerResponses, body);
+    const events: Json[] = await answered(s, answerResponses, { ...body, stream: true });
+    const done = events.filter(({ type }) => type === 'response.output_item.done').map(({ item }) => item);
+    expect(done.map((item) => item.status)).toEqual(output.map((item: Json) => item.status));
+    expect(events.at(-1)).toMatchObject({ type: `response.${status}`, response: { status } });
+    return [status, ...output.map((item: Json) => [item.type, item.status])];
+  };
+  const called = ['function_call', 'completed'];
+  expect(await statuses(call(1).length + 8)).toEqual(['incomplete', called, ['message', 'incomplete']]);
+  expect(await statuses(100)).toEqual(['completed', called, ['message', 'completed']]);
+});
+
+test('the tokens of a prompt are counted as they would be answered', async () => {
+  const s = await serve(() => 'ok', { family: 'hermes' });
+  const { max_tokens: _, ...body } = {
+    ...message,
+    system: 'be brief',
+    tools: [{ name: 'add', input_schema: { type: 'object' } }],
+  };
+  const counted = await answered(s, countTokens, body);
+  expect(s.engine.requests).toHaveLength(0);
+  await answered(s, answerMessages, { ...body, max_tokens: 5 });
+  expect(counted).toEqual({ input_tokens: s.engine.requests[0]?.promptIds.length });
+  await expect(answered(s, countTokens, { system: 'x' })).rejects.toMatchObject({
+    status: 400,
+    message: expect.stringContaining('messages'),
+  });
 });

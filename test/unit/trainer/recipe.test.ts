@@ -112,7 +112,7 @@ test('each prompt is decoded once, whatever the number of its responses', async 
 test('an estimator of one’s own trains under its name; without it the configuration names those there are', async () => {
   const overrides = ['algorithm.adv_estimator=twice_the_score', 'trainer.total_training_steps=1'];
   expect(() => runConfig('x', overrides)).toThrow(
-    /adv_estimator: expected one of gae, .* got "twice_the_score"/,
+    /adv_estimator: expected one of gae, .* got "twice_the_score" \(registerAdvantageEstimator.*external_lib/,
   );
   registerAdvantageEstimator('twice_the_score', ({ offsets, tokenRewards }) => {
     const advantages = new Float64Array(tokenRewards.length);

@@ -1,5 +1,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { registerRewardManager } from '../../../ts/reward/contract/manager_registry';
+import { createRewardManager } from '../../../ts/reward/manager';
 import { lengthReward, read, runDirectory, trainer } from '../../helpers/fake_run';
 
 describe('reward managers', () => {
@@ -55,6 +57,24 @@ describe('reward managers', () => {
     await own.trainer.fit();
     expect(JSON.parse(read(own.directory, 'metrics.jsonl'))['critic/score/mean']).toBe(5);
     expect(require(module).closed).toBe(1);
+  });
+
+  test('a manager that fails to close after the run fails no run: it is said', async () => {
+    registerRewardManager('closes badly', (_, options) => ({
+      ...createRewardManager('naive', () => 1, options),
+      close: () => {
+        throw new Error('the file is gone');
+      },
+    }));
+    const said: string[] = [];
+    const run = trainer({
+      overrides: [...steps, "reward.reward_manager.name='closes badly'"],
+      options: { log: (line) => said.push(line) },
+    });
+    expect(await run.trainer.fit()).toMatchObject({ interrupted: false });
+    expect(said).toContainEqual(
+      'the reward manager failed to close, after the run was complete: the file is gone',
+    );
   });
 
   test.each([

@@ -1,12 +1,13 @@
 // A server for the agents of a run: the dialects of the OpenAI and Anthropic APIs, with every call tied to a trajectory.
 import { randomBytes } from 'node:crypto';
-import { answerMessages, messagesError } from '../../serve/anthropic/messages';
+import { answerMessages, countTokens, messagesError } from '../../serve/anthropic/messages';
 import type { CallHooks, Dialect } from '../../serve/call/answer';
 import { ApiError } from '../../serve/call/api_error';
 import type { ServedModel } from '../../serve/call/served_model';
 import { HttpServer, type Route } from '../../serve/http/http_server';
 import { answerChat } from '../../serve/openai/chat';
 import { parseJson } from '../../serve/openai/fields';
+import { modelList } from '../../serve/openai/models';
 import { answerResponses } from '../../serve/openai/responses';
 import { errorBody } from '../../serve/openai/usage';
 
@@ -32,10 +33,22 @@ const MAX_BODY = 64 * 2 ** 20;
 const MAX_REQUESTS = 8192;
 const STALL_MS = 120_000;
 
-const DIALECTS: readonly { path: string; dialect: Dialect; error: (error: ApiError) => unknown }[] = [
+const DIALECTS: readonly {
+  method?: Route['method'];
+  path: string;
+  dialect: Dialect;
+  error: (error: ApiError) => unknown;
+}[] = [
   { path: '/v1/chat/completions', dialect: answerChat, error: errorBody },
   { path: '/v1/responses', dialect: answerResponses, error: errorBody },
   { path: '/v1/messages', dialect: answerMessages, error: messagesError },
+  { path: '/v1/messages/count_tokens', dialect: countTokens, error: messagesError },
+  {
+    method: 'GET',
+    path: '/v1/models',
+    dialect: async (model) => ({ body: modelList(model) }),
+    error: errorBody,
+  },
 ];
 
 export class SessionServer {
@@ -78,7 +91,7 @@ export class SessionServer {
 
   private routes(): Route[] {
     const answer =
-      (dialect: Dialect, keyOf: (path: string, headers: Headers) => string): Route['answer'] =>
+      (dialect: Dialect): Route['answer'] =>
       async ({ request, path, body, signal }) => {
         const session = this.sessions.get(keyOf(path, request.headers as Headers));
         if (session === undefined)
@@ -89,44 +102,25 @@ export class SessionServer {
             'invalid_api_key',
           );
         const ended = AbortSignal.any([signal, session.signal]);
-        return await dialect(session.served, named(parseJson(body), session.served), ended, session.hooks());
+        const asked = request.method === 'POST' ? named(parseJson(body), session.served) : null;
+        return await dialect(session.served, asked, ended, session.hooks());
       };
-    const byPath: Route = {
-      method: 'POST',
-      path: '/s/',
-      answer: (request) => {
-        const { key, rest, found } = inSession(request.path);
-        if (found === undefined) throw new ApiError(404, `there is nothing at ${rest.slice(0, 200)}`);
-        return answer(found.dialect, () => key)(request);
-      },
-      errorBody: (error, path) => (inSession(path).found?.error ?? errorBody)(error),
-    };
-    const byKey = DIALECTS.map(
-      ({ path, dialect, error }): Route => ({
-        method: 'POST',
-        path,
-        answer: answer(dialect, (_, headers) => keyOfHeaders(headers)),
-        errorBody: error,
-      }),
+    return DIALECTS.flatMap(({ method = 'POST', path, dialect, error }) =>
+      [path, `/s/*${path}`].map(
+        (at): Route => ({ method, path: at, answer: answer(dialect), errorBody: error }),
+      ),
     );
-    return [byPath, ...byKey];
   }
-}
-
-/** What a path in a session asks for. */
-function inSession(path: string): {
-  key: string;
-  rest: string;
-  found: (typeof DIALECTS)[number] | undefined;
-} {
-  const [, key = '', rest = ''] = /^\/s\/([^/]+)(\/.*)$/.exec(path) ?? [];
-  return { key, rest, found: DIALECTS.find((one) => one.path === rest) };
 }
 
 type Headers = Readonly<Record<string, string | undefined>>;
 
-const keyOfHeaders = (headers: Headers): string =>
-  /^Bearer (.*)$/i.exec(headers['authorization'] ?? '')?.[1] ?? headers['x-api-key'] ?? '';
+/** In the path, or in the headers of a client that only takes a key. */
+const keyOf = (path: string, headers: Headers): string =>
+  /^\/s\/([^/]+)\//.exec(path)?.[1] ??
+  /^Bearer (.*)$/i.exec(headers['authorization'] ?? '')?.[1] ??
+  headers['x-api-key'] ??
+  '';
 
 /** An agent has models of its own names: whatever it asks for, it gets the policy. */
 function named(body: unknown, { name }: ServedModel): unknown {

@@ -1,5 +1,5 @@
 import { requireNamed } from '../../base/check_options';
-import { printable } from '../../base/printable';
+import { unknownName } from '../../base/nearest_name';
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 
@@ -118,5 +118,4 @@ export function registerPolicyLoss(name: string, loss: PolicyLossFunction): void
 
 /** What to say about a name that does not exist. */
 export const unknownPolicyLoss = (name: string): string =>
-  `expected one of ${policyLossNames().join(', ')}, got "${printable(name)}" (registerPolicyLoss(name, fn) adds your own, before ` +
-  'the configuration is loaded)';
+  unknownName(policyLossNames(), name, 'registerPolicyLoss(name, fn)');

@@ -1,4 +1,9 @@
-import { advantageEstimatorNames, estimatorNeeds, isRegisteredEstimator } from '../../algorithms/advantages';
+import {
+  advantageEstimatorNames,
+  estimatorNeeds,
+  isRegisteredEstimator,
+  unknownEstimator,
+} from '../../algorithms/advantages';
 import {
   policyLossNames,
   registeredPolicyLoss,
@@ -7,7 +12,7 @@ import {
 import { RUN_LIMITS } from '../../base/limits';
 import { nearestName } from '../../base/nearest_name';
 import { ConfigError } from '../../errors';
-import { rewardManagerNames } from '../../reward/contract/manager_registry';
+import { rewardManagerNames, unknownRewardManager } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts, checkSftLayout } from '../derived/megatron_layout';
@@ -215,27 +220,17 @@ function checkSequences({ data, actor_rollout_ref: { rollout } }: ResolvedConfig
 
 /** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */
 function checkPolicyLossName(name: string): void {
-  const known = policyLossNames();
-  if (known.includes(name)) return;
-  const nearest = nearestName(known, name);
+  if (policyLossNames().includes(name)) return;
   const path = 'actor_rollout_ref.actor.policy_loss.loss_mode';
-  const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
-  throw new ConfigError(`${path}: ${unknownPolicyLoss(name)}${hint}`, path);
+  throw new ConfigError(`${path}: ${unknownPolicyLoss(name)}`, path);
 }
 
 /** Names that `registerRewardManager` added before the configuration was loaded count, too. */
 function checkRewardManager({ reward_manager }: ResolvedConfig['reward']): void {
   const { source, name, module } = reward_manager;
   const path = 'reward.reward_manager';
-  const known = rewardManagerNames();
-  if (source === 'register' && !known.includes(name)) {
-    const nearest = nearestName(known, name);
-    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
-    throw new ConfigError(
-      `${path}.name: expected one of ${known.join(', ')}, got "${name}"${hint}`,
-      `${path}.name`,
-    );
-  }
+  if (source === 'register' && !rewardManagerNames().includes(name))
+    throw new ConfigError(`${path}.name: ${unknownRewardManager(name)}`, `${path}.name`);
   if (source === 'importlib' && module.path === null) {
     const key = `${path}.module.path`;
     throw new ConfigError(`${key}: expected a file because source is importlib`, key);
@@ -267,12 +262,8 @@ function checkKwargs({ algorithm, actor_rollout_ref: { actor } }: ResolvedConfig
 /** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */
 function checkEstimator(name: string, config: ResolvedConfig): void {
   const path = 'algorithm.adv_estimator';
-  const known = advantageEstimatorNames();
-  if (!known.includes(name)) {
-    const nearest = nearestName(known, name);
-    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
-    throw new ConfigError(`${path}: expected one of ${known.join(', ')}, got "${name}"${hint}`, path);
-  }
+  if (!advantageEstimatorNames().includes(name))
+    throw new ConfigError(`${path}: ${unknownEstimator(name)}`, path);
   if (name === 'gdpo') checkGdpo(config);
   if (config.algorithm.use_pf_ppo && name !== 'gae') {
     const key = 'algorithm.use_pf_ppo';

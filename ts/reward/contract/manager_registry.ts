@@ -1,5 +1,6 @@
 // Names of reward managers, apart from the code of the built-in ones: checking a configuration needs no more.
 import { requireNamed } from '../../base/check_options';
+import { unknownName } from '../../base/nearest_name';
 import { TroupeError } from '../../errors';
 import type { RewardManagerFactory } from './types';
 
@@ -28,6 +29,10 @@ export function registerRewardManager(name: string, factory: RewardManagerFactor
 
 /** Names that `reward.reward_manager.name` may have. */
 export const rewardManagerNames = (): string[] => [...BUILT_IN_MANAGERS, ...registered.keys()];
+
+/** What to say about a name that does not exist. */
+export const unknownRewardManager = (name: string): string =>
+  unknownName(rewardManagerNames(), name, 'registerRewardManager(name, factory)');
 
 /** The user's manager of a name. */
 export const registeredManager = (name: string): RewardManagerFactory | undefined => registered.get(name);

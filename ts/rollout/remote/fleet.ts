@@ -163,8 +163,9 @@ export class Fleet {
     await Promise.all(this.members.map(({ server }) => server.close()));
   }
 
-  /** It is asked for its health until it is back, with the weights of now, or is given up. */
-  lose(member: Member, error: Error): void {
+  /** It is asked for its health until it is back, with the weights of now, or is given up. `life`: of the member when it was asked what it failed at. */
+  lose(member: Member, error: Error, life = member.life): void {
+    if (life !== member.life) return;
     member.up = false;
     member.heard = null;
     member.reason = error.message;
@@ -240,6 +241,7 @@ export class Fleet {
         if (weights !== null && protocol.reloads) await this.load(member);
         if (weights !== this.weights) continue;
         member.version = this.version;
+        member.life++;
         member.up = true;
         return;
       } catch (error) {

@@ -27,6 +27,8 @@ export interface Member {
   reason: string;
   /** Under way while it is brought back; it never rejects. */
   revival: Promise<void> | null;
+  /** How often it has come back: what was asked of it before says nothing of it now. */
+  life: number;
   /** Until when it may be brought back, of performance.now(). */
   until: number;
   /** Given up. */
@@ -48,6 +50,7 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   heard: null,
   reason: 'it has not answered yet',
   revival: null,
+  life: 0,
   until: 0,
   lost: false,
 });

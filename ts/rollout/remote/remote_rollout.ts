@@ -125,10 +125,13 @@ export class RemoteRollout implements RolloutEngine {
   async resume(): Promise<void> {
     const kept = this.paused === 'keep';
     this.paused = null;
-    if (kept) await this.inOrder(() => this.fleet.resume());
-    this.jobs.release();
-    this.dispatch();
-    this.settle();
+    try {
+      if (kept) await this.inOrder(() => this.fleet.resume());
+    } finally {
+      this.jobs.release();
+      this.dispatch();
+      this.settle();
+    }
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
@@ -194,6 +197,7 @@ export class RemoteRollout implements RolloutEngine {
 
   private async run(job: Job, member: Member): Promise<void> {
     const { handle } = job;
+    const { life } = member;
     const start = job.whole ? 0 : handle.tokens.length;
     member.inFlight++;
     this.running.add(job);
@@ -206,7 +210,7 @@ export class RemoteRollout implements RolloutEngine {
         this.counts.cachedPromptTokens += cachedTokens;
       });
     } catch (error) {
-      if (error instanceof OtherWeights && handle.ended) this.fleet.lose(member, error);
+      if (error instanceof OtherWeights && handle.ended) this.fleet.lose(member, error, life);
       if (handle.ended) return;
       if (!(error instanceof ServerLost)) {
         const known = error instanceof TroupeError;
@@ -220,7 +224,7 @@ export class RemoteRollout implements RolloutEngine {
         this.wait(job, error);
       } else {
         job.failures = !job.whole && handle.tokens.length > start ? 1 : job.failures + 1;
-        this.fleet.lose(member, error);
+        this.fleet.lose(member, error, life);
         if (job.failures >= MOST_FAILURES) {
           handle.fail(
             new TroupeError(

@@ -1,18 +1,23 @@
-// POST /v1/messages.
+// POST /v1/messages, and what one would have as its prompt.
 import { randomUUID } from 'node:crypto';
 import { parseShallow } from '../../base/json_shape';
 import type { Dialect, ServerEvent } from '../call/answer';
 import { type ApiError, apiErrorOf } from '../call/api_error';
 import { type Block, type BlockEvent, BlockWriter } from '../call/blocks';
 import type { CallRecord, RunningCall } from '../call/model_call';
-import { startChat } from '../call/start_calls';
-import { parseMessages } from './messages_request';
+import { chatPrompt, startChat } from '../call/start_calls';
+import { parseCounted, parseMessages } from './messages_request';
 
 export const answerMessages: Dialect = async (model, body, signal, hooks = {}) => {
   const { call, stream } = parseMessages(model, body);
   const { promptIds, calls } = await startChat(model, call, signal, hooks);
   const answer = new MessagesAnswer(model.name, promptIds.length, calls[0] as RunningCall, hooks.onRecord);
   return stream ? { events: answer.events() } : { body: await answer.whole() };
+};
+
+export const countTokens: Dialect = async (model, body, signal, hooks = {}) => {
+  const { promptIds } = await chatPrompt(model, parseCounted(model, body), signal, hooks);
+  return { body: { input_tokens: promptIds.length } };
 };
 
 /** By the names of the Anthropic API. */

@@ -70,9 +70,19 @@ const schema = z.looseObject({
     .nullish(),
 });
 
+const counted = schema.extend({ max_tokens: schema.shape.max_tokens.optional() });
+
 /** @throws ApiError 400 naming the field, 404 for another model */
 export function parseMessages(model: ServedModel, body: unknown): { call: ChatCall; stream: boolean } {
   const r = parseBody(schema, body, []);
+  return { call: callOf(model, r), stream: r.stream ?? false };
+}
+
+/** A message of which only the prompt is wanted. @throws ApiError 400 naming the field, 404 for another model */
+export const parseCounted = (model: ServedModel, body: unknown): ChatCall =>
+  callOf(model, parseBody(counted, body, []));
+
+function callOf(model: ServedModel, r: z.infer<typeof counted>): ChatCall {
   checkName(model, r.model);
   const tools = r.tools?.length
     ? r.tools.map(
@@ -100,46 +110,43 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   const parts = new MessageParts(MESSAGE_PARTS, model.images !== null);
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
   return {
-    call: {
-      fields: { prompt: 'messages', maxTokens: 'max_tokens', grammar: 'tools' },
-      conversation: {
-        messages: [
-          ...opening,
-          ...r.messages.flatMap((one, i) => {
-            const thoughts = tellsThoughts(model.family);
-            return messagesOf(one, thoughts, parts, `messages.${i}.content`);
-          }),
-        ],
-        tools,
-        variables: {},
-        opened: true,
-      },
-      images: parts.images,
-      maxTokens: null,
-      // Clients ask for as much as their own models can make.
-      atMost: r.max_tokens,
-      sampling: samplingOf(
-        { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k } as Parameters<typeof samplingOf>[0],
-        model,
-      ),
-      n: 1,
-      seed: undefined,
-      stop: r.stop_sequences ?? [],
-      grammar: forced
-        ? forcedCalls(
-            model.family as NonNullable<typeof model.family>,
-            offered,
-            name,
-            choice.disable_parallel_tool_use !== true,
-          )
-        : null,
-      tools: responseReading(model.family, offered),
-      oneCall: choice.disable_parallel_tool_use === true,
-      specialTokens: false,
-      priority: undefined,
-      cacheSalt: undefined,
+    fields: { prompt: 'messages', maxTokens: 'max_tokens', grammar: 'tools' },
+    conversation: {
+      messages: [
+        ...opening,
+        ...r.messages.flatMap((one, i) => {
+          const thoughts = tellsThoughts(model.family);
+          return messagesOf(one, thoughts, parts, `messages.${i}.content`);
+        }),
+      ],
+      tools,
+      variables: {},
+      opened: true,
     },
-    stream: r.stream ?? false,
+    images: parts.images,
+    maxTokens: null,
+    // Clients ask for as much as their own models can make.
+    atMost: r.max_tokens ?? null,
+    sampling: samplingOf(
+      { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k } as Parameters<typeof samplingOf>[0],
+      model,
+    ),
+    n: 1,
+    seed: undefined,
+    stop: r.stop_sequences ?? [],
+    grammar: forced
+      ? forcedCalls(
+          model.family as NonNullable<typeof model.family>,
+          offered,
+          name,
+          choice.disable_parallel_tool_use !== true,
+        )
+      : null,
+    tools: responseReading(model.family, offered),
+    oneCall: choice.disable_parallel_tool_use === true,
+    specialTokens: false,
+    priority: undefined,
+    cacheSalt: undefined,
   };
 }
 

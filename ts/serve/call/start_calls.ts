@@ -5,7 +5,12 @@ import type { CallHooks } from './answer';
 import { ApiError, apiErrorOf, badField, inField } from './api_error';
 import type { ChatCall, PlainCall } from './chat_call';
 import { type Conversation, conversationText } from './conversation';
-import { openImages, readConversationImages, withImages } from './conversation_images';
+import {
+  type ConversationImage,
+  openImages,
+  readConversationImages,
+  withImages,
+} from './conversation_images';
 import { defined } from './defined';
 import { RunningCall } from './model_call';
 import { withoutOpenThought } from './open_thought';
@@ -25,18 +30,28 @@ export async function startChat(
   signal: AbortSignal,
   hooks: CallHooks = {},
 ): Promise<StartedCalls> {
-  const { conversation: asked, images: sent = [], ...rest } = call;
+  const { promptIds, images } = await chatPrompt(model, call, signal, hooks);
+  const { conversation: _, images: __, ...rest } = call;
+  const pictured = images.length === 0 ? {} : { images: () => readConversationImages(images) };
+  return startCalls(model, { ...rest, promptIds, ...pictured }, signal, hooks);
+}
+
+/** What a conversation is answered from. @throws ApiError 400 */
+export async function chatPrompt(
+  model: ServedModel,
+  { conversation: asked, images: sent = [], fields, grammar, tools }: ChatCall,
+  signal: AbortSignal,
+  hooks: CallHooks = {},
+): Promise<{ promptIds: ArrayLike<number>; images: readonly ConversationImage[] }> {
   const conversation =
     model.images === null || sent.length === 0
       ? asked
       : { ...asked, images: await openImages(sent, model.images, signal) };
   const ids = hooks.promptIds
     ? await hooks.promptIds(conversation)
-    : await promptOf(model, conversation, call.fields.prompt, signal);
-  const promptIds = call.grammar === null ? ids : withoutOpenThought(model.tokenizer, ids, call.tools);
-  const { images = [] } = conversation;
-  const pictured = images.length === 0 ? {} : { images: () => readConversationImages(images) };
-  return startCalls(model, { ...rest, promptIds, ...pictured }, signal, hooks);
+    : await promptOf(model, conversation, fields.prompt, signal);
+  const promptIds = grammar === null ? ids : withoutOpenThought(model.tokenizer, ids, tools);
+  return { promptIds, images: conversation.images ?? [] };
 }
 
 async function promptOf(

@@ -23,13 +23,13 @@ export type RouteAnswer = Answer | { text: string; type: string; status?: number
 
 export interface Route {
   method: 'GET' | 'POST';
-  /** The whole path, or its beginning when it ends with a slash. */
+  /** The whole path, or its beginning when it ends with a slash; a segment `*` is any one. Routes of one path stand for its methods. */
   path: string;
   /** Whether it is open to those without a key. */
   open?: boolean;
   answer(request: RouteRequest): Promise<RouteAnswer>;
   /** The body of an error, in the dialect of the path. */
-  errorBody(error: ApiError, path: string): unknown;
+  errorBody(error: ApiError): unknown;
 }
 
 export interface HttpOptions {
@@ -58,12 +58,14 @@ export class HttpServer {
   /** By who ends it, with the connection that it came on. */
   private readonly running = new Map<AbortController, Socket>();
   private readonly keys: readonly Buffer[];
+  private readonly routes: readonly { route: Route; path: RegExp }[];
   private closing = false;
 
   constructor(
-    private readonly routes: readonly Route[],
+    routes: readonly Route[],
     private readonly options: HttpOptions,
   ) {
+    this.routes = routes.map((route) => ({ route, path: pathPattern(route.path) }));
     this.keys = options.apiKeys.map(digest);
     this.server = createServer((request, response) => void this.serve(request, response));
     this.server.on('connection', (socket) => socket.once('close', () => this.leave(socket)));
@@ -120,8 +122,9 @@ export class HttpServer {
     const controller = new AbortController();
     // Each prompt of a request listens.
     setMaxListeners(0, controller.signal);
-    const path = (request.url ?? '').split('?')[0] as string;
-    const route = this.routes.find((one) => matches(one, path));
+    const path = pathOf(request.url ?? '');
+    const routes = this.routes.filter((one) => one.path.test(path)).map(({ route }) => route);
+    const route = routes.find((one) => takes(one, request.method)) ?? routes[0];
     let streamed = false;
     const { signal } = controller;
     response.on('error', () => controller.abort());
@@ -136,7 +139,7 @@ export class HttpServer {
       else if ('text' in answer) await send(response, answer.status ?? 200, answer.type, answer.text, reader);
       else await send(response, 200, 'application/json', JSON.stringify(answer.body), reader);
     } catch (error) {
-      await this.refuse(request, response, route, path, apiErrorOf(error), reader);
+      await this.refuse(request, response, routes, apiErrorOf(error), reader);
     } finally {
       await reader.finished();
       this.running.delete(controller);
@@ -152,9 +155,8 @@ export class HttpServer {
   private admit(request: IncomingMessage, path: string, route: Route | undefined): Route {
     if (!route?.open) this.checkKey(request);
     if (route === undefined) throw notFound(`there is nothing at ${path.slice(0, 200)}`);
-    const { method } = route;
-    if (request.method !== method && !(method === 'GET' && request.method === 'HEAD'))
-      throw new ApiError(405, `${route.path} wants ${method}, not ${request.method}`);
+    if (!takes(route, request.method))
+      throw new ApiError(405, `${route.path} wants ${route.method}, not ${request.method}`);
     if (this.closing) throw new ApiError(503, 'this server is about to end');
     if (!route.open && this.running.size > this.options.maxRequests)
       throw new ApiError(429, `${this.options.maxRequests} requests are running: come again later`);
@@ -175,8 +177,7 @@ export class HttpServer {
   private async refuse(
     request: IncomingMessage,
     response: ServerResponse,
-    route: Route | undefined,
-    path: string,
+    routes: readonly Route[],
     error: ApiError,
     reader: Reader,
   ): Promise<void> {
@@ -186,18 +187,28 @@ export class HttpServer {
     }
     if (error.status === 429) response.setHeader('retry-after', '1');
     if (error.status === 401) response.setHeader('www-authenticate', 'Bearer');
-    if (error.status === 405 && route)
-      response.setHeader('allow', route.method === 'GET' ? 'GET, HEAD' : route.method);
+    if (error.status === 405)
+      response.setHeader(
+        'allow',
+        routes.map(({ method }) => (method === 'GET' ? 'GET, HEAD' : method)).join(', '),
+      );
     if (error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
-    const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
+    const body = routes[0]?.errorBody(error) ?? { error: { message, type, param, code } };
     dropRest(request);
     await send(response, error.status, 'application/json', JSON.stringify(body), reader);
   }
 }
 
-const matches = ({ path }: Route, asked: string): boolean =>
-  path.endsWith('/') ? asked.startsWith(path) : asked === path;
+/** What a request asks for: proxies name the server, too (RFC 9112, 3.2.2). */
+const pathOf = (target: string): string =>
+  (target.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0] as string) || '/';
+
+const pathPattern = (path: string): RegExp =>
+  new RegExp(`^${path.replace(/[^\w/*]/g, '\\$&').replaceAll('*', '[^/]+')}${path.endsWith('/') ? '' : '$'}`);
+
+const takes = ({ method }: Route, asked: string | undefined): boolean =>
+  asked === method || (method === 'GET' && asked === 'HEAD');
 
 /** Keys of any length, compared in constant time. */
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest();

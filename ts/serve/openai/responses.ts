@@ -30,6 +30,11 @@ export const answerResponses: Dialect = async (model, body, signal, hooks = {}) 
 /** What begins an item, and the beginning of its id. */
 const BEGINS = { thought_begin: 'rs', text_begin: 'msg', call_begin: 'fc' } as const;
 
+type Status = 'completed' | 'incomplete';
+
+const statusOf = ({ finish }: CallRecord): Status =>
+  finish === 'length' || finish === 'abort' ? 'incomplete' : 'completed';
+
 const idOf = (kind: string): string => `${kind}_${randomUUID().replaceAll('-', '')}`;
 
 class ResponsesAnswer {
@@ -38,6 +43,7 @@ class ResponsesAnswer {
   private readonly writer = new BlockWriter();
   /** Of the blocks. */
   private readonly ids: string[] = [];
+  private readonly statuses: string[] = [];
   private sequence = 0;
 
   constructor(
@@ -59,14 +65,14 @@ class ResponsesAnswer {
     yield this.event('response.created', { response: this.response(null) });
     yield this.event('response.in_progress', { response: this.response(null) });
     try {
-      for await (const delta of this.call) for (const one of this.writer.push(delta)) yield* this.shown(one);
-      for (const one of this.writer.end()) yield* this.shown(one);
+      for await (const delta of this.call)
+        for (const one of this.writer.push(delta)) yield* this.shown(one, 'completed');
       const { record } = this.call;
+      const status = statusOf(record);
+      // What is still open was cut where the response was.
+      for (const one of this.writer.end()) yield* this.shown(one, status);
       this.onRecord(this.id, record);
-      const cut = record.finish === 'length' || record.finish === 'abort';
-      yield this.event(cut ? 'response.incomplete' : 'response.completed', {
-        response: this.response(record),
-      });
+      yield this.event(`response.${status}`, { response: this.response(record) });
     } catch (cause) {
       // Without a stream it is the answer of the request.
       if (!this.form.stream) throw cause;
@@ -75,9 +81,13 @@ class ResponsesAnswer {
     }
   }
 
-  private *shown(one: BlockEvent): Generator<ServerEvent> {
+  /** `status`: of the item that the event ends, if it ends one. */
+  private *shown(one: BlockEvent, status: Status): Generator<ServerEvent> {
     const { index: output_index } = one;
-    if (one.kind in BEGINS) this.ids.push(idOf(BEGINS[one.kind as keyof typeof BEGINS]));
+    if (one.kind in BEGINS) {
+      this.ids.push(idOf(BEGINS[one.kind as keyof typeof BEGINS]));
+      this.statuses.push('in_progress');
+    }
     const item_id = this.ids[output_index];
     const at = { item_id, output_index };
     const inText = { ...at, content_index: 0 };
@@ -86,7 +96,7 @@ class ResponsesAnswer {
       case 'thought_begin':
         yield this.event('response.output_item.added', {
           output_index,
-          item: { ...this.item(block, output_index, 'in_progress'), content: [] },
+          item: { ...this.item(block, output_index), content: [] },
         });
         break;
       case 'thought':
@@ -95,7 +105,7 @@ class ResponsesAnswer {
       case 'text_begin':
         yield this.event('response.output_item.added', {
           output_index,
-          item: { ...this.item(block, output_index, 'in_progress'), content: [] },
+          item: { ...this.item(block, output_index), content: [] },
         });
         yield this.event('response.content_part.added', { ...inText, part: textPart('') });
         break;
@@ -105,7 +115,7 @@ class ResponsesAnswer {
       case 'call_begin':
         yield this.event('response.output_item.added', {
           output_index,
-          item: this.item(block, output_index, 'in_progress'),
+          item: this.item(block, output_index),
         });
         break;
       case 'arguments':
@@ -121,15 +131,14 @@ class ResponsesAnswer {
           const { name, arguments: source } = block;
           yield this.event('response.function_call_arguments.done', { ...at, name, arguments: source });
         }
-        yield this.event('response.output_item.done', {
-          output_index,
-          item: this.item(block, output_index, 'completed'),
-        });
+        this.statuses[output_index] = status;
+        yield this.event('response.output_item.done', { output_index, item: this.item(block, output_index) });
     }
   }
 
-  private item(block: Block, index: number, status: string): Record<string, unknown> {
+  private item(block: Block, index: number): Record<string, unknown> {
     const id = this.ids[index];
+    const status = this.statuses[index];
     if (block.kind === 'thought') {
       const content = [{ type: 'reasoning_text', text: block.text }];
       return { type: 'reasoning', id, status, summary: [], content };
@@ -147,16 +156,16 @@ class ResponsesAnswer {
   }
 
   private response(record: CallRecord | null): Record<string, unknown> {
-    const cut = record?.finish === 'length' || record?.finish === 'abort';
+    const status = record === null ? 'in_progress' : statusOf(record);
     return {
       id: this.id,
       object: 'response',
       created_at: this.created,
-      status: record === null ? 'in_progress' : cut ? 'incomplete' : 'completed',
+      status,
       error: null,
-      incomplete_details: cut ? { reason: 'max_output_tokens' } : null,
+      incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
       model: this.model,
-      output: record === null ? [] : this.writer.blocks.map((block, i) => this.item(block, i, 'completed')),
+      output: record === null ? [] : this.writer.blocks.map((block, i) => this.item(block, i)),
       ...this.form.echo,
       usage: record === null ? null : this.usage(record),
     };
