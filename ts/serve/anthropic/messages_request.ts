@@ -3,6 +3,7 @@ import { z } from 'zod';
 import type { ChatMessage } from '../../data/chat_template';
 import { badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
+import { joinedOpening } from '../call/conversation';
 import { defined } from '../call/defined';
 import { joined, MessageParts, type Part, type PartForms, textField } from '../call/message_parts';
 import { imageAt, imageOf } from '../call/sent_image';
@@ -43,6 +44,7 @@ const message = z.looseObject({
   content: z.union([z.string().transform((text) => [{ type: 'text' as const, text }]), list(block)]),
 });
 const tool = z.looseObject({
+  type: z.literal('custom', { error: 'expected "custom": this server has no tools of its own' }).nullish(),
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
   input_schema: anyObject,
@@ -112,13 +114,13 @@ function callOf(model: ServedModel, r: z.infer<typeof counted>): ChatCall {
   return {
     fields: { prompt: 'messages', maxTokens: 'max_tokens', grammar: 'tools' },
     conversation: {
-      messages: [
+      messages: joinedOpening([
         ...opening,
         ...r.messages.flatMap((one, i) => {
           const thoughts = tellsThoughts(model.family);
           return messagesOf(one, thoughts, parts, `messages.${i}.content`);
         }),
-      ],
+      ]),
       tools,
       variables: {},
       opened: true,

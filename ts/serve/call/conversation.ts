@@ -93,6 +93,18 @@ export function templateCalls(
   }));
 }
 
+/**
+ * What instructs the model before anything is said, as one message: clients send it in several, and many templates take one, as the
+ * first, alone.
+ */
+export function joinedOpening(messages: readonly ChatMessage[]): ChatMessage[] {
+  const end = messages.findIndex(({ role, content }) => role !== 'system' || typeof content !== 'string');
+  const opening = messages.slice(0, end < 0 ? messages.length : end);
+  if (opening.length < 2) return [...messages];
+  const content = opening.map((message) => message.content).join('\n\n');
+  return [{ role: 'system', content }, ...messages.slice(opening.length)];
+}
+
 /** A response as the message that goes on the conversation. */
 export function replyMessage({
   text,

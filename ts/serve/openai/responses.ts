@@ -6,6 +6,7 @@ import { type Block, type BlockEvent, BlockWriter } from '../call/blocks';
 import { replyMessage } from '../call/conversation';
 import type { CallRecord, RunningCall } from '../call/model_call';
 import { startChat } from '../call/start_calls';
+import { type CalledTool, calledText } from './response_tools';
 import { parseResponses, type ResponsesForm } from './responses_request';
 
 export const answerResponses: Dialect = async (model, body, signal, hooks = {}) => {
@@ -85,7 +86,8 @@ class ResponsesAnswer {
   private *shown(one: BlockEvent, status: Status): Generator<ServerEvent> {
     const { index: output_index } = one;
     if (one.kind in BEGINS) {
-      this.ids.push(idOf(BEGINS[one.kind as keyof typeof BEGINS]));
+      const custom = one.kind === 'call_begin' && this.toolOf(one.name).type === 'custom';
+      this.ids.push(idOf(custom ? 'ctc' : BEGINS[one.kind as keyof typeof BEGINS]));
       this.statuses.push('in_progress');
     }
     const item_id = this.ids[output_index];
@@ -119,6 +121,8 @@ class ResponsesAnswer {
         });
         break;
       case 'arguments':
+        // The text of a custom tool is known when its arguments are complete.
+        if (block.kind === 'call' && this.toolOf(block.name).type === 'custom') break;
         yield this.event('response.function_call_arguments.delta', { ...at, delta: one.text });
         break;
       default:
@@ -127,9 +131,14 @@ class ResponsesAnswer {
         else if (block.kind === 'text') {
           yield this.event('response.output_text.done', { ...inText, text: block.text, logprobs: [] });
           yield this.event('response.content_part.done', { ...inText, part: textPart(block.text) });
+        } else if (this.toolOf(block.name).type === 'custom') {
+          const input = calledText(block.arguments);
+          yield this.event('response.custom_tool_call_input.delta', { ...at, delta: input });
+          yield this.event('response.custom_tool_call_input.done', { ...at, input });
         } else {
-          const { name, arguments: source } = block;
-          yield this.event('response.function_call_arguments.done', { ...at, name, arguments: source });
+          const { name } = this.toolOf(block.name);
+          const done = { ...at, name, arguments: block.arguments };
+          yield this.event('response.function_call_arguments.done', done);
         }
         this.statuses[output_index] = status;
         yield this.event('response.output_item.done', { output_index, item: this.item(block, output_index) });
@@ -145,14 +154,17 @@ class ResponsesAnswer {
     }
     if (block.kind === 'text')
       return { type: 'message', id, status, role: 'assistant', content: [textPart(block.text)] };
-    return {
-      type: 'function_call',
-      id,
-      status,
-      call_id: block.id,
-      name: block.name,
-      arguments: block.arguments,
-    };
+    const { type, name, namespace } = this.toolOf(block.name);
+    const called = { id, status, call_id: block.id, name, ...(namespace === undefined ? {} : { namespace }) };
+    if (type === 'function') return { type: 'function_call', ...called, arguments: block.arguments };
+    // What is not there yet is no text.
+    const input = status === 'in_progress' ? '' : calledText(block.arguments);
+    return { type: 'custom_tool_call', ...called, input };
+  }
+
+  /** Also of a name that the model made up. */
+  private toolOf(name: string): CalledTool {
+    return this.form.called.get(name) ?? { type: 'function', name, namespace: undefined };
   }
 
   private response(record: CallRecord | null): Record<string, unknown> {

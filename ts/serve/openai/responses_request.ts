@@ -3,17 +3,17 @@ import { z } from 'zod';
 import type { ChatMessage } from '../../data/chat_template';
 import { ApiError, badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
-import { templateCalls } from '../call/conversation';
-import { defined } from '../call/defined';
+import { joinedOpening, templateCalls } from '../call/conversation';
 import type { KeptMessages, KeptResponses } from '../call/kept_responses';
 import { MessageParts } from '../call/message_parts';
 import type { ServedModel } from '../call/served_model';
-import { type FunctionTool, tellsThoughts } from '../tools/families';
+import { tellsThoughts } from '../tools/families';
 import { checkName } from './chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, checkSchemas, responseForm, type SchemaFields } from './formats';
 import { RESPONSE_PARTS } from './image_parts';
 import { list } from './lists';
+import { nameWithin, type OfferedTools, offeredTools, responseTools } from './response_tools';
 
 /** Parts are read one by one, up to the first that is wrong. */
 const content = z.union([z.string(), z.custom<readonly unknown[]>(Array.isArray)], {
@@ -28,10 +28,18 @@ const call = z.looseObject({
   type: z.literal('function_call'),
   call_id: z.string(),
   name: z.string(),
+  namespace: z.string().nullish(),
   arguments: z.string(),
 });
+const customCall = z.looseObject({
+  type: z.literal('custom_tool_call'),
+  call_id: z.string(),
+  name: z.string(),
+  namespace: z.string().nullish(),
+  input: z.string(),
+});
 const callOutput = z.looseObject({
-  type: z.literal('function_call_output'),
+  type: z.enum(['function_call_output', 'custom_tool_call_output']),
   call_id: z.string(),
   output: content,
 });
@@ -40,15 +48,7 @@ const reasoning = z.looseObject({
   type: z.literal('reasoning'),
   content: list(z.looseObject({ text: z.string().optional() })).nullish(),
 });
-const item = z.union([call, callOutput, reasoning, message]);
-
-const tool = z.looseObject({
-  type: z.literal('function', { error: 'expected "function": this server has no tools of its own' }),
-  name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
-  description: z.string().nullish(),
-  parameters: anyObject.nullish(),
-  strict: z.boolean().nullish(),
-});
+const item = z.union([call, customCall, callOutput, reasoning, message]);
 
 /** Fields that are not named here are the business of OpenAI's own servers. */
 const schema = z.looseObject({
@@ -62,11 +62,15 @@ const schema = z.looseObject({
   previous_response_id: z.string().nullish(),
   store: z.boolean().nullish(),
   conversation: z.null({ error: 'this server keeps no conversations: send the whole input' }).optional(),
-  tools: list(tool, { max: 512 }).nullish(),
+  tools: responseTools.nullish(),
   tool_choice: z
     .union([
       z.enum(['none', 'auto', 'required']),
-      z.looseObject({ type: z.literal('function'), name: z.string() }),
+      z.looseObject({
+        type: z.enum(['function', 'custom']),
+        name: z.string(),
+        namespace: z.string().nullish(),
+      }),
     ])
     .nullish(),
   parallel_tool_calls: z.boolean().nullish(),
@@ -86,14 +90,11 @@ export interface ResponsesForm {
   stream: boolean;
   /** What a request that goes on from this response goes on from, without the response; null: nobody may. */
   kept: KeptMessages | null;
+  /** What calls are to the client, by the names that the model knows. */
+  called: OfferedTools['called'];
   /** What a response repeats of its request. */
   echo: Record<string, unknown>;
 }
-
-const SCHEMAS: SchemaFields = {
-  answer: 'text.format.schema',
-  parameters: (index) => `tools.${index}.parameters`,
-};
 
 /** `kept`: of earlier responses; null: there are none. @throws ApiError 400 naming the field, 404 for another model */
 export function parseResponses(
@@ -103,23 +104,13 @@ export function parseResponses(
 ): { call: ChatCall; form: ResponsesForm } {
   const r = parseBody(schema, body, []);
   checkName(model, r.model);
-  const tools = r.tools?.length
-    ? r.tools.map(
-        ({ name, description, parameters }): FunctionTool => ({
-          type: 'function',
-          function: defined({
-            name,
-            description: description ?? undefined,
-            parameters: parameters ?? undefined,
-          }),
-        }),
-      )
-    : null;
+  const read = offeredTools(r.tools ?? []);
+  const tools = read.functions.length > 0 ? read.functions : null;
   const choice = r.tool_choice ?? 'auto';
   const offered = choice === 'none' ? null : tools;
   if (offered !== null && model.family === null)
     throw badField('tools', `the chat template of ${model.name} knows no tools`);
-  const name = typeof choice === 'object' ? choice.name : null;
+  const name = typeof choice === 'object' ? nameWithin(choice.namespace, choice.name) : null;
   checkChoice('tool_choice.name', name, offered);
   const forced = offered !== null && (choice === 'required' || name !== null);
   const format = r.text?.format ?? null;
@@ -131,8 +122,12 @@ export function parseResponses(
           json_schema: { schema: format.schema as Record<string, unknown>, strict: format.strict === true },
         }
       : format;
-  checkSchemas(model, SCHEMAS, offered, choices, asked, (index) => r.tools?.[index]?.strict === true);
-  const { grammar, tools: read } = responseForm(model.family, offered, choices, asked);
+  const schemas: SchemaFields = {
+    answer: 'text.format.schema',
+    parameters: (index) => `${read.fields[index]}.parameters`,
+  };
+  checkSchemas(model, schemas, offered, choices, asked, (index) => read.strict[index] === true);
+  const { grammar, tools: reading } = responseForm(model.family, offered, choices, asked);
   if (grammar !== null && model.grammars === null)
     throw badField(
       forced ? 'tool_choice' : 'text.format',
@@ -151,7 +146,7 @@ export function parseResponses(
         grammar: forced ? 'tools' : 'text.format',
       },
       conversation: {
-        messages: [...opening, ...messages],
+        messages: joinedOpening([...opening, ...messages]),
         tools,
         variables: {},
         opened: true,
@@ -167,7 +162,7 @@ export function parseResponses(
       seed: undefined,
       stop: [],
       grammar,
-      tools: read,
+      tools: reading,
       oneCall: r.parallel_tool_calls === false,
       specialTokens: false,
       priority: undefined,
@@ -176,6 +171,7 @@ export function parseResponses(
     form: {
       stream: r.stream ?? false,
       kept: r.store === false ? null : { messages, images },
+      called: read.called,
       echo: {
         instructions: r.instructions ?? null,
         max_output_tokens: r.max_output_tokens ?? null,
@@ -184,7 +180,7 @@ export function parseResponses(
         temperature: r.temperature ?? 1,
         text: { format: format ?? { type: 'text' } },
         tool_choice: choice,
-        tools: r.tools ?? [],
+        tools: (body as { tools?: unknown }).tools ?? [],
         top_p: r.top_p ?? 1,
         truncation: 'disabled',
         metadata: {},
@@ -221,13 +217,16 @@ function messagesOf(
       const thought = parts?.map(({ text }) => text ?? '').join('') ?? '';
       if (thoughts && thought !== '')
         messages.push({ role: 'assistant', content: '', reasoning_content: thought });
-    } else if (one.type === 'function_call_output') {
+    } else if (one.type === 'function_call_output' || one.type === 'custom_tool_call_output') {
       const { call_id, output } = one as z.infer<typeof callOutput>;
       const told = read.content(output, `input.${i}.output`, true);
       messages.push({ role: 'tool', tool_call_id: call_id, content: told });
-    } else if (one.type === 'function_call') {
-      const { call_id: id, name, arguments: source } = one as z.infer<typeof call>;
-      const [made] = templateCalls([{ id, function: { name, arguments: source } }]);
+    } else if (one.type === 'function_call' || one.type === 'custom_tool_call') {
+      const asked = one as z.infer<typeof call> | z.infer<typeof customCall>;
+      const name = nameWithin(asked.namespace, asked.name);
+      const source =
+        asked.type === 'function_call' ? asked.arguments : JSON.stringify({ input: asked.input });
+      const [made] = templateCalls([{ id: asked.call_id, function: { name, arguments: source } }]);
       const last = messages.at(-1);
       if (last?.role === 'assistant')
         last['tool_calls'] = [...((last['tool_calls'] as unknown[]) ?? []), made];
