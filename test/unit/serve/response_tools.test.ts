@@ -100,6 +100,26 @@ test.each([
   });
 });
 
+test.each([
+  [
+    { type: 'additional_tools', tools: [] },
+    'input.1.type',
+    /message, function_call, .*, got "additional_tools"/,
+  ],
+  [{ type: 'toString' }, 'input.1.type', /expected one of/],
+  [{ type: 'function_call', call_id: 'c', name: 'x' }, 'input.1.arguments', /expected string/],
+  [{ type: 'custom_tool_call', call_id: 'c', name: 'x' }, 'input.1.input', /expected string/],
+  [{ role: 'nobody', content: '' }, 'input.1.role', /"system"/],
+])('%j among the items is refused at %s', async (item, param, message) => {
+  const s = await serve(() => '');
+  const input = [{ role: 'user', content: 'go' }, item];
+  await expect(respond(s, { input })).rejects.toMatchObject({
+    status: 400,
+    param,
+    message: expect.stringMatching(message),
+  });
+});
+
 test('a choice names the namespace', async () => {
   const s = await serve(() => called('agents__close', {}), { family: 'hermes', grammars: 'engine' });
   const choose = (choice: object): Promise<Json> =>

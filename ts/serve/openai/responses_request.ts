@@ -8,6 +8,7 @@ import type { KeptMessages, KeptResponses } from '../call/kept_responses';
 import { MessageParts } from '../call/message_parts';
 import type { ServedModel } from '../call/served_model';
 import { tellsThoughts } from '../tools/families';
+import { byType } from './by_type';
 import { checkName } from './chat_request';
 import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, checkSchemas, responseForm, type SchemaFields } from './formats';
@@ -48,7 +49,23 @@ const reasoning = z.looseObject({
   type: z.literal('reasoning'),
   content: list(z.looseObject({ text: z.string().optional() })).nullish(),
 });
-const item = z.union([call, customCall, callOutput, reasoning, message]);
+type Item =
+  | z.infer<typeof message>
+  | z.infer<typeof call>
+  | z.infer<typeof customCall>
+  | z.infer<typeof callOutput>
+  | z.infer<typeof reasoning>;
+const item = byType<Item>(
+  {
+    message,
+    function_call: call,
+    custom_tool_call: customCall,
+    function_call_output: callOutput,
+    custom_tool_call_output: callOutput,
+    reasoning,
+  },
+  message,
+);
 
 /** Fields that are not named here are the business of OpenAI's own servers. */
 const schema = z.looseObject({
@@ -204,29 +221,21 @@ function previousMessages(id: string | null, kept: KeptResponses | null): KeptMe
 }
 
 /** Words of the assistant and the calls that follow them are one message. */
-function messagesOf(
-  input: string | z.infer<typeof item>[],
-  thoughts: boolean,
-  read: MessageParts,
-): ChatMessage[] {
+function messagesOf(input: string | Item[], thoughts: boolean, read: MessageParts): ChatMessage[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }];
   const messages: ChatMessage[] = [];
   for (const [i, one] of input.entries()) {
     if (one.type === 'reasoning') {
-      const { content: parts } = one as z.infer<typeof reasoning>;
-      const thought = parts?.map(({ text }) => text ?? '').join('') ?? '';
+      const thought = one.content?.map(({ text }) => text ?? '').join('') ?? '';
       if (thoughts && thought !== '')
         messages.push({ role: 'assistant', content: '', reasoning_content: thought });
     } else if (one.type === 'function_call_output' || one.type === 'custom_tool_call_output') {
-      const { call_id, output } = one as z.infer<typeof callOutput>;
-      const told = read.content(output, `input.${i}.output`, true);
-      messages.push({ role: 'tool', tool_call_id: call_id, content: told });
+      const told = read.content(one.output, `input.${i}.output`, true);
+      messages.push({ role: 'tool', tool_call_id: one.call_id, content: told });
     } else if (one.type === 'function_call' || one.type === 'custom_tool_call') {
-      const asked = one as z.infer<typeof call> | z.infer<typeof customCall>;
-      const name = nameWithin(asked.namespace, asked.name);
-      const source =
-        asked.type === 'function_call' ? asked.arguments : JSON.stringify({ input: asked.input });
-      const [made] = templateCalls([{ id: asked.call_id, function: { name, arguments: source } }]);
+      const name = nameWithin(one.namespace, one.name);
+      const source = one.type === 'function_call' ? one.arguments : JSON.stringify({ input: one.input });
+      const [made] = templateCalls([{ id: one.call_id, function: { name, arguments: source } }]);
       const last = messages.at(-1);
       if (last?.role === 'assistant')
         last['tool_calls'] = [...((last['tool_calls'] as unknown[]) ?? []), made];
