@@ -93,7 +93,9 @@ function parseRow(text: string, where: string): Row {
   try {
     row = parseExactJson(text);
   } catch (cause) {
-    throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${jsonReason(cause)}`, { cause });
+    // Node 22 and newer also tell the line within the row, which contradicts that of the file.
+    const reason = jsonReason(cause).replace(/ \(line \d+ column \d+\)/, '');
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${reason}`, { cause });
   }
   const problem = shapeProblem(text);
   if (problem !== null)

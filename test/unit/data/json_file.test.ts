@@ -94,6 +94,15 @@ describe('JSON', () => {
     await expect(file.row(2)).rejects.toThrow(`${file.path}:3: expected a JSON object, got [2]`);
   });
 
+  it('what is wrong with a row is told with the line of the file alone', () => {
+    const path = write('a.jsonl', '{"a": 1}\n{"b": 2}\n{"c" 3}\n');
+    expect(() => openJsonFile(path)).toThrow(
+      expect.objectContaining({
+        message: `[data] ${path}:3: not valid JSON: Expected ':' after property name in JSON at position 5`,
+      }),
+    );
+  });
+
   // What is not an array as a whole has rows that nobody would miss.
   it.each([
     ['cut off', '[{"a":1},{"a":', 'the array ends within row 1'],
