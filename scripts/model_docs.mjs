@@ -32,6 +32,7 @@ const EXAMPLES = {
   ernie4_5: 'ERNIE-4.5-0.3B',
   exaone: 'EXAONE 3.0, 3.5: 2.4B, 7.8B, 32B; EXAONE Deep',
   exaone4: 'EXAONE 4.0: 1.2B, 32B',
+  apertus: 'Apertus 8B, 70B',
   cwm: 'CWM, of code',
   olmo2: 'OLMo 2: 1B, 7B, 13B, 32B, and what was trained from them',
   olmo3: 'OLMo 3: 7B, 32B; Base, Think, Instruct, RL-Zero',

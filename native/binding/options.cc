@@ -48,9 +48,9 @@ VisionConfig read_vision(const Field& dto) {
 
 ModelConfig read_model(const Field& dto) {
   constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
-  constexpr std::array kActivations = {Activation::kSilu,         Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kQuickGelu,    Activation::kRelu, Activation::kSquaredRelu,
-                                       Activation::kClampedSwiglu};
+  constexpr std::array kActivations = {
+      Activation::kSilu, Activation::kGelu,        Activation::kGeluTanh,      Activation::kQuickGelu,
+      Activation::kRelu, Activation::kSquaredRelu, Activation::kClampedSwiglu, Activation::kXielu};
   constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned, PositionKind::kNone};
   constexpr std::array kRules = {LinearRule::kGatedDelta, LinearRule::kMamba2, LinearRule::kShortConv};
   constexpr std::array kMatrices = {DeltaMatrices::kJoined, DeltaMatrices::kByKeyHead, DeltaMatrices::kApart};
@@ -88,7 +88,7 @@ ModelConfig read_model(const Field& dto) {
   model.mlp_bias = dto["mlpBias"].boolean();
   model.gated_mlp = dto["gatedMlp"].boolean();
   model.activation = kActivations[dto["activation"].word(
-      {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu"})];
+      {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu", "xielu"})];
   model.positions = kPositions[dto["positions"].word({"rope", "learned", "none"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();

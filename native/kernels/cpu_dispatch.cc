@@ -11,18 +11,19 @@ TROUPE_DECLARE_TABLES(RotaryKernels, rotary_table)
 TROUPE_DECLARE_TABLES(ActivationKernels, activation_table)
 TROUPE_DECLARE_TABLES(OptimKernels, optim_table)
 TROUPE_DECLARE_TABLES(SplitNormKernels, split_norm_table)
+TROUPE_DECLARE_TABLES(XieluKernels, xielu_table)
 
 namespace troupe::kernels {
 
 namespace {
 
-const RowKernels base_kernels{base::norm_table, base::rotary_table, base::activation_table, base::optim_table,
-                              base::split_norm_table};
+const RowKernels base_kernels{base::norm_table,  base::rotary_table,     base::activation_table,
+                              base::optim_table, base::split_norm_table, base::xielu_table};
 #if defined(__x86_64__)
-const RowKernels avx2_kernels{avx2::norm_table, avx2::rotary_table, avx2::activation_table, avx2::optim_table,
-                              avx2::split_norm_table};
-const RowKernels avx512_kernels{avx512::norm_table, avx512::rotary_table, avx512::activation_table,
-                                avx512::optim_table, avx512::split_norm_table};
+const RowKernels avx2_kernels{avx2::norm_table,  avx2::rotary_table,     avx2::activation_table,
+                              avx2::optim_table, avx2::split_norm_table, avx2::xielu_table};
+const RowKernels avx512_kernels{avx512::norm_table,  avx512::rotary_table,     avx512::activation_table,
+                                avx512::optim_table, avx512::split_norm_table, avx512::xielu_table};
 #endif
 
 const RowKernels* kernels_of(Isa isa) {

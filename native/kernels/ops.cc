@@ -132,6 +132,7 @@ kernels::ActivationId activation_id(Activation kind) {
     case Activation::kSquaredRelu: return kernels::kSquaredReluId;
     case Activation::kSigmoid: return kernels::kSigmoidId;
     case Activation::kClampedSwiglu: return kernels::kClampedSwigluId;
+    case Activation::kXielu: break;
   }
   fail(ErrorCode::kInternal, "[ops] unknown activation ", static_cast<int>(kind));
 }

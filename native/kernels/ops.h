@@ -24,7 +24,8 @@ enum class Activation {
   kRelu,
   kSquaredRelu,  // relu(x)^2 (So et al. 2021, arXiv:2109.08668, section 4)
   kSigmoid,
-  kClampedSwiglu
+  kClampedSwiglu,
+  kXielu  // of operations of its own (kernels/xielu.h)
 };
 
 }  // namespace troupe

@@ -75,6 +75,7 @@ at::Tensor act(Activation kind, const at::Tensor& x) {
     case Activation::kSquaredRelu: return at::relu(x).square();
     case Activation::kSigmoid: return at::sigmoid(x);
     case Activation::kClampedSwiglu: return {};  // of pairs, below
+    case Activation::kXielu: return {};          // kernels/xielu.h
   }
   return {};
 }
@@ -102,6 +103,7 @@ at::Tensor act_slope(Activation kind, const at::Tensor& x) {
       return s * (1.0 - s);
     }
     case Activation::kClampedSwiglu: return {};
+    case Activation::kXielu: return {};
   }
   return {};
 }

@@ -24,8 +24,6 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
       takes_keys_(whole.shares_keys(layer)),
       gives_keys_(whole.gives_keys(layer)),
       residual_scale_(whole.residual_scale),
-      activation_(whole.activation),
-      gated_(whole.gated_mlp),
       has_mlp_(whole.has_mlp(layer)) {
   const ModelConfig config = own_heads(whole, part).at_layer(layer);
   attention_ = {config.num_heads,       config.num_kv_heads,      config.head_dim,
@@ -89,6 +87,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   }
   mlp_in_ = Linear(store, prefix + "mlp.in");
   mlp_out_ = Linear(store, prefix + "mlp.out");
+  activation_ = MlpActivation(store, config, prefix + "mlp");
 }
 
 MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
@@ -223,7 +222,7 @@ void Block::residuals(const at::Tensor& x, const at::Tensor& attn, const RowCont
         mlp_in_.forward(normed, inner, weights.mlp_in);
         if (!out.defined() && !post) return;
         const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
-        ops::activation_forward(activation_, gated_, inner, activated);
+        activation_.forward(inner, activated);
         const at::Tensor result = tile(out, hidden);
         if (post) {
           const at::Tensor proj = tile(s.mlp_proj, hidden);
@@ -327,6 +326,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
   const at::Tensor activated =
       moe_ ? at::Tensor() : at::empty({total, mlp_out_.weight.size(1)}, dy.options());
+  const at::Tensor activation_sums = activation_.make_sums(total);
   const at::Tensor d_moe = moe_ ? at::empty_like(dy) : at::Tensor();
   const Linear::Packed attn_out_weight = attn_out_.pack_backward();
   const Linear::Packed mlp_in_weight = moe_ ? Linear::Packed() : mlp_in_.pack_backward();
@@ -362,8 +362,8 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
       }
       const at::Tensor d_activated = at::empty({count, activated.size(1)}, dy.options());
       mlp_out_.backward_input(d_result, d_activated, mlp_out_weight);
-      ops::activation_backward(activation_, gated_, d_activated, rows_of(saved.inner, begin, end),
-                               rows_of(d_inner, begin, end), rows_of(activated, begin, end));
+      activation_.backward(d_activated, rows_of(saved.inner, begin, end), rows_of(d_inner, begin, end),
+                           rows_of(activated, begin, end), rows_of(activation_sums, begin, end));
       d_normed = at::empty({count, hidden}, dy.options());
       mlp_in_.backward_input(rows_of(d_inner, begin, end), d_normed, mlp_in_weight);
       normed_rows(mlp_norm_, mid, rows_of(normed, begin, end), {});
@@ -389,6 +389,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   if (!moe_) {
     mlp_out_.accumulate_grad(d_mlp_proj, activated);
     mlp_in_.accumulate_grad(d_inner, normed);
+    activation_.finish(activation_sums);
   }
   attn_out_.accumulate_grad(apart ? d_proj : d_mid, saved.attn);
   return d_mid;

@@ -12,6 +12,7 @@
 #include "model/decoder_layout.h"
 #include "model/layers.h"
 #include "model/linear_attention.h"
+#include "model/mlp_activation.h"
 #include "model/moe.h"
 #include "model/qkv_projection.h"
 #include "model/token_gate.h"
@@ -282,8 +283,6 @@ class Block {
   ops::RotarySpec rotary_, latent_rotary_;  // the second: over latents
   bool second_rope_, takes_keys_, gives_keys_;
   double residual_scale_;
-  Activation activation_;
-  bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
   std::unique_ptr<WholeQkNorm> whole_qk_norm_;
@@ -295,6 +294,7 @@ class Block {
   int64_t value_dim_;
   bool has_mlp_;
   Linear attn_out_, mlp_in_, mlp_out_;
+  MlpActivation activation_;
   std::unique_ptr<MoeMlp> moe_;
   Norm mlp_out_norm_, moe_out_norm_;  // behind an MLP and experts side by side
   std::unique_ptr<TokenGate> token_gate_;

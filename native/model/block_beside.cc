@@ -93,7 +93,7 @@ void Block::output_beside(const at::Tensor& x, const at::Tensor& attn, const Row
                                      : at::empty({end - begin, mlp_in_.out_features()}, x.options());
         mlp_in_.forward(normed, inner, weights.mlp_in);
         const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
-        ops::activation_forward(activation_, gated_, inner, activated);
+        activation_.forward(inner, activated);
         mlp_out_.forward_part(activated, rows_of(mlp_part, begin, end), weights.mlp_out);
       },
       weights.mlp_in.packed());
@@ -154,8 +154,7 @@ at::Tensor Block::backward_beside(const at::Tensor& dy, const RowContext& rows, 
     const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
     const at::Tensor d_activated = at::empty_like(here(activated)), d_normed = at::empty_like(here(all));
     mlp_out_.backward_input(here(d_mlp_all), d_activated, out_weight);
-    ops::activation_backward(activation_, gated_, d_activated, here(saved.inner), here(d_inner),
-                             here(activated));
+    activation_.backward(d_activated, here(saved.inner), here(d_inner), here(activated), {});
     mlp_in_.backward_input(here(d_inner), d_normed, in_weight);
     norm_forward(mlp_norm_, here(all), here(normed), {});
     mlp_norm.backward(begin, d_normed, here(all), saved.mlp_norm.rows(begin, end - begin), here(d_part),

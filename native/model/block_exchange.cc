@@ -106,7 +106,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
           mlp_in_.forward(rows_of(all, begin, end), inner, weights.mlp_in);
           if (!wanted) return;
           const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
-          ops::activation_forward(activation_, gated_, inner, activated);
+          activation_.forward(inner, activated);
           mlp_out_.forward_part(activated, rows_of(part, begin, end), weights.mlp_out);
         },
         weights.attn_out.packed());
@@ -148,16 +148,18 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
   } else {
     const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
     const at::Tensor activated = at::empty({total, mlp_out_.weight.size(1)}, dy.options());
+    const at::Tensor sums = activation_.make_sums(total);
     const Linear::Packed in_weight = mlp_in_.pack_backward(), out_weight = mlp_out_.pack_backward();
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       const at::Tensor d_activated = at::empty({end - begin, activated.size(1)}, dy.options());
       mlp_out_.backward_input(rows_of(d_result, begin, end), d_activated, out_weight);
-      ops::activation_backward(activation_, gated_, d_activated, rows_of(saved.inner, begin, end),
-                               rows_of(d_inner, begin, end), rows_of(activated, begin, end));
+      activation_.backward(d_activated, rows_of(saved.inner, begin, end), rows_of(d_inner, begin, end),
+                           rows_of(activated, begin, end), rows_of(sums, begin, end));
       mlp_in_.backward_input(rows_of(d_inner, begin, end), rows_of(d_part, begin, end), in_weight);
     });
     mlp_out_.accumulate_grad(d_result, activated);
     mlp_in_.accumulate_grad(d_inner, all_normed);
+    activation_.finish(sums);
   }
   const at::Tensor d_normed = exchange.sum(d_part, {rows.phase, mlp_name_ + " input"});
 

@@ -62,6 +62,10 @@ class DecoderLayout : public AttentionLayout {
     return c_.activation == Activation::kClampedSwiglu ? std::vector{2 * size} : std::vector{size, size};
   }
 
+  bool has_xielu(int64_t layer) const {
+    return c_.activation == Activation::kXielu && c_.has_mlp(layer) && !c_.is_moe_layer(layer);
+  }
+
   void add_experts_group(int64_t layer, int64_t rank) {
     group({.name = "layers." + std::to_string(layer) + ".experts." + std::to_string(rank),
            .layer = layer,
@@ -189,6 +193,10 @@ class DecoderLayout : public AttentionLayout {
       add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)),
                  mlp_matrices(size));
       add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
+      if (has_xielu(layer)) {  // of all ranks' columns
+        add(prefix + "mlp.alpha_p", {1}, InitialValue::kZero, everywhere(true));
+        add(prefix + "mlp.alpha_n", {1}, InitialValue::kZero, everywhere(true));
+      }
     }
     if (c_.has_post_norms(layer)) add_norm(prefix + "mlp_post_norm", own_rows);
     if (const int64_t size = c_.per_layer_size; size > 0) {  // of a rank's own rows
@@ -200,13 +208,17 @@ class DecoderLayout : public AttentionLayout {
   // What is loaded and not trained.
   void add_buffers(int64_t layer, const std::string& name) {
     const bool correction = c_.is_moe_layer(layer) && c_.moe->correction_bias;
-    if (!correction && !c_.layer_scale) return;
+    if (!correction && !c_.layer_scale && !has_xielu(layer)) return;
     const size_t own = target_;
     group({.name = name + ".buffers", .layer = layer, .trainable = !frozen_, .buffer = true});
     if (correction)
       add(name + ".moe.router.correction_bias", {c_.moe->num_experts}, InitialValue::kZero,
           everywhere(false));
     if (c_.layer_scale) add(name + ".scale", {1}, InitialValue::kOne, everywhere(false));
+    if (has_xielu(layer)) {
+      add(name + ".mlp.beta", {1}, InitialValue::kOne, everywhere(false));
+      add(name + ".mlp.eps", {1}, InitialValue::kZero, everywhere(false));
+    }
     target_ = own;
   }
 

@@ -42,6 +42,7 @@
 //   layers.{i}.attn_post_norm.weight [H]             (post_norms)
 //   layers.{i}.mlp_norm.{weight,bias} [H]            (this and what follows not in bare_layers)
 //   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
+//   layers.{i}.mlp.{alpha_p,alpha_n,beta,eps} [1]    (xIELU, kernels/xielu.h: the last two are buffers)
 //   layers.{i}.moe.router.{weight [E, H], bias [E]}  (biases of experts and router: moe.biases)
 //   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}
 //   (shared_intermediate_size S)

@@ -287,6 +287,10 @@ void validate(const ModelConfig& c) {
           "), and input norms alone, got ", c.bare_layers.size());
   require(c.gated_mlp || c.activation != Activation::kClampedSwiglu, ErrorCode::kInvalidModel,
           "[model] the clamped SwiGLU needs a gate (gated_mlp)");
+  require(
+      c.activation != Activation::kXielu || (!c.gated_mlp && !c.moe && c.per_layer_size == 0),
+      ErrorCode::kInvalidModel,
+      "[model] xIELU needs MLPs without a gate (gated_mlp) in the place of experts, and no per_layer_size");
   if (c.moe) {
     require(c.input_norms, ErrorCode::kInvalidModel, "[model] experts need a norm before them (input_norms)");
     positive("moe.num_experts", c.moe->num_experts);

@@ -26,6 +26,7 @@ describe.each(
     ...[
       'glm',
       'exaone',
+      'apertus',
       'exaone4',
       'cwm',
       'olmoe',

@@ -38,6 +38,7 @@ const CASES: [string, 'actor' | 'critic', string[] | 'all-linear'][] = [
   ['glm4', 'critic', 'all-linear'],
   ['glm', 'actor', 'all-linear'],
   ['exaone', 'actor', 'all-linear'],
+  ['apertus', 'actor', 'all-linear'],
   ['exaone4', 'actor', 'all-linear'],
   ['minimax_m2', 'actor', 'all-linear'],
   ['hy_v3', 'actor', 'all-linear'],

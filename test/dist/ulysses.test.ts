@@ -127,6 +127,7 @@ test.each([
   ['lfm2_moe', 2, 128],
   ['gemma4_moe', 2, 128],
   ['gemma4_shared', 4, 128],
+  ['apertus', 2, 128],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {
   const batch = longBatch(8, vocabulary);
   const model = modelOf(name);

@@ -58,7 +58,7 @@ export class RandomModel {
   async gradientError(group: WorkerGroup, name: string, reading: ModelReading = {}): Promise<number> {
     const all = readSafetensors(path.join(this.directory, 'gradients', 'model.safetensors'));
     const trained = ([key]: [string, unknown]): boolean =>
-      !/\.(e_score_correction_bias|expert_bias|layer_scalar)$/.test(key);
+      !/\.(e_score_correction_bias|expert_bias|layer_scalar|act_fn\.(beta|eps))$/.test(key);
     const theirs = Object.fromEntries(Object.entries(all).filter(trained));
     let [error, norm] = [0, 0];
     for await (const [key, ours] of gradientsOf(group, name, this.directory, 'lm', theirs, reading)) {

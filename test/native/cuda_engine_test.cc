@@ -18,7 +18,7 @@ constexpr const char* kVariants[] = {
     "qwen2",    "qwen3",      "qwen3_moe",  "deepseek_v3",   "latent",     "glm4_moe",    "gpt_oss",
     "qwen3_5",  "qwen3_next", "gpt2",       "gemma2",        "gemma3",     "olmo3",       "granitemoe",
     "granite",  "glm4",       "smollm3",    "mamba2",        "nemotron_h", "olmo_hybrid", "lfm2",
-    "lfm2_moe", "gemma4",     "gemma4_moe", "gemma4_shared", "afmoe"};
+    "lfm2_moe", "gemma4",     "gemma4_moe", "gemma4_shared", "afmoe",      "apertus"};
 
 const at::Device kGpu(at::kCUDA, 0);
 

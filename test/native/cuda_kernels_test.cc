@@ -4,6 +4,7 @@
 #include "cuda_inputs.h"
 #include "kernels/reference.h"
 #include "kernels/split_norm.h"
+#include "kernels/xielu.h"
 #include "optim/adamw.h"
 
 namespace {
@@ -167,6 +168,38 @@ TEST(activations_match_the_float64_reference) {
         CHECK(at::equal(in_place, dx));
       }
     }
+  });
+}
+
+TEST(xielu_matches_the_float64_reference) {
+  at::manual_seed(3);
+  for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
+    const std::string what = named("xielu", type, rows, cols);
+    const auto scalar = [](double value, at::ScalarType of) { return on_gpu(at::full({1}, value, of)); };
+    const ops::Xielu xielu{scalar(0.4, type), scalar(-0.7, type), scalar(0.5, at::kFloat),
+                           scalar(-0.01, at::kFloat)};
+    // In float64 alphas whose softplus is that of these as the kernel rounds it.
+    const auto raw = [&](const at::Tensor& value) { return at::log(at::expm1(wide(value.to(type)))); };
+    const at::Tensor beta64 = wide(xielu.beta);
+    const at::Tensor p = at::softplus(wide(xielu.alpha_p)), n = beta64 + at::softplus(wide(xielu.alpha_n));
+    const ops::Xielu xielu64{raw(p), at::log(at::expm1(wide(n.to(type)) - beta64)), beta64, wide(xielu.eps)};
+    const at::Tensor x = strided(2 * random({rows, cols}, type), cols % 8 == 0 ? 0 : 1);
+    const at::Tensor dout = strided(random({rows, cols}, type), 2);
+    const at::Tensor out = poisoned({rows, cols}, type), dx = poisoned({rows, cols}, type),
+                     again = poisoned({rows, cols}, type), sums = poisoned({rows, 2}, at::kFloat);
+    const at::Tensor out64 = at::empty({rows, cols}, at::kDouble),
+                     dx64 = at::empty({rows, cols}, at::kDouble), sums64 = at::empty({rows, 2}, at::kDouble);
+    reference::xielu_forward(xielu64, wide(x), out64);
+    reference::xielu_backward(xielu64, wide(dout), wide(x), dx64, {}, sums64);
+    ops::xielu_forward(xielu, x, out);
+    ops::xielu_backward(xielu, dout, x, dx, again, sums);
+    check_near(out, out64, tolerance(type), what + " forward");
+    check_near(dx, dx64, tolerance(type), what + " backward");
+    check_near(sums, sums64, 20 * kFloatTolerance, what + " sums");
+    CHECK(at::equal(out, again));
+    const at::Tensor in_place = x.clone();
+    ops::xielu_backward(xielu, dout, in_place, in_place, {}, {});
+    CHECK(at::equal(in_place, dx));
   });
 }
 

@@ -37,10 +37,10 @@ const std::vector<Layout> kLayouts{
 };
 
 const std::vector<std::string> kFamilies{
-    "llama",       "qwen2",   "qwen3",       "qwen3_moe", "mixtral",     "qwen2_moe",    "glm4_moe",
-    "gemma3",      "smollm3", "deepseek_v3", "latent",    "gpt_oss",     "qwen3_5",      "qwen3_next",
-    "olmo3",       "granite", "granitemoe",  "glm4",      "deepseek_v2", "mamba2",       "nemotron_h",
-    "olmo_hybrid", "lfm2",    "lfm2_moe",    "gemma4",    "gemma4_moe",  "gemma4_shared"};
+    "llama",       "qwen2",   "qwen3",       "qwen3_moe", "mixtral",     "qwen2_moe",     "glm4_moe",
+    "gemma3",      "smollm3", "deepseek_v3", "latent",    "gpt_oss",     "qwen3_5",       "qwen3_next",
+    "olmo3",       "granite", "granitemoe",  "glm4",      "deepseek_v2", "mamba2",        "nemotron_h",
+    "olmo_hybrid", "lfm2",    "lfm2_moe",    "gemma4",    "gemma4_moe",  "gemma4_shared", "apertus"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
@@ -76,8 +76,8 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   CHECK(model.num_layers == kLayers);
   if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || gates ||
-                  is_convolution(family) || model.second_heads;
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3" || family == "apertus" ||
+                  gates || is_convolution(family) || model.second_heads;
   if (is_linear(family)) {
     model.linear_layers = {true, false, true, true};
     give_linear_heads(model, 4, 8);
@@ -135,6 +135,7 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("olmo3", HeadKind::kLm, layout);
   compare_layout("granite", HeadKind::kLm, layout);
   compare_layout("glm4", HeadKind::kLm, layout);
+  compare_layout("apertus", HeadKind::kLm, layout);
   compare_layout("deepseek_v3", HeadKind::kLm, layout);
   compare_layout("gemma4", HeadKind::kLm, layout);
   compare_layout("gemma4_moe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});

@@ -17,9 +17,10 @@ using namespace troupe::test;
 namespace {
 
 const std::vector<std::string> kVariants = {
-    "qwen2",    "qwen3",   "gpt2",       "gemma2", "qwen3_moe",  "glm4_moe",   "deepseek_v3",   "gpt_oss",
-    "latent",   "qwen3_5", "qwen3_next", "mamba2", "nemotron_h", "olmo3",      "olmo_hybrid",   "lfm2",
-    "lfm2_moe", "granite", "granitemoe", "glm4",   "gemma4",     "gemma4_moe", "gemma4_shared", "afmoe"};
+    "qwen2",       "qwen3",         "gpt2",     "gemma2",     "qwen3_moe",  "glm4_moe",   "deepseek_v3",
+    "gpt_oss",     "latent",        "qwen3_5",  "qwen3_next", "mamba2",     "nemotron_h", "olmo3",
+    "olmo_hybrid", "lfm2",          "lfm2_moe", "granite",    "granitemoe", "glm4",       "gemma4",
+    "gemma4_moe",  "gemma4_shared", "afmoe",    "apertus"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {

@@ -51,7 +51,7 @@ TEST(ranks_of_data_parallelism) {
 
 TEST(ranks_that_share_matrices) {
   for (const char* variant : {"qwen2", "gemma3", "gpt_oss", "qwen3_5", "qwen3_next", "nemotron_h",
-                              "deepseek_v3", "olmo3", "olmo_hybrid"})
+                              "deepseek_v3", "olmo3", "olmo_hybrid", "apertus"})
     compare(options_of(variant, 2), 1, updates(3), kTolerance);
   compare(options_of("afmoe", 2), 1, updates(1), kTolerance);
   compare(options_of("qwen3", 4), 2, updates(3), kTolerance);  // key heads are copied, shards cut matrices

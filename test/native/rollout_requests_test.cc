@@ -15,7 +15,7 @@ TEST(the_same_tokens_whatever_else_runs) {
        {"qwen2",      "qwen3",       "gpt2",        "gemma2",      "gemma3",        "smollm3",  "qwen3_moe",
         "glm4_moe",   "deepseek_v3", "deepseek_v2", "gpt_oss",     "latent",        "qwen3_5",  "qwen3_next",
         "mamba2",     "nemotron_h",  "olmo3",       "olmo_hybrid", "lfm2",          "lfm2_moe", "granite",
-        "granitemoe", "glm4",        "gemma4",      "gemma4_moe",  "gemma4_shared", "afmoe"}) {
+        "granitemoe", "glm4",        "gemma4",      "gemma4_moe",  "gemma4_shared", "afmoe",    "apertus"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);

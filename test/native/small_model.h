@@ -122,7 +122,8 @@ inline void give_softmax_groups(ModelConfig& c) {
 // from keys and their norm, a scale of each layer), gemma4_moe (the same with experts beside the MLP),
 // gemma4_shared (keys of two layers for the two behind them, whose MLPs are narrower, and numbers of tokens
 // for every layer), afmoe (gates with a matrix of their own, norms of q and k, before and behind attention
-// and MLP; a layer with a window, and one that does not turn, with glm4_moe's experts).
+// and MLP; a layer with a window, and one that does not turn, with glm4_moe's experts), apertus (norms of q
+// and k, MLPs without a gate whose activation has trained scalars).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -249,6 +250,10 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.sliding_windows = {6, 0};
     c.second_rope_layers = {false, true};
     give_sigmoid_experts(c);
+  } else if (variant == "apertus") {
+    c.qk_norm = true;
+    c.gated_mlp = false;
+    c.activation = Activation::kXielu;
   } else if (variant == "smollm3") {
     c.second_rope_layers = {false, true};
   }

@@ -40,10 +40,10 @@ TEST(ten_updates_of_every_family_equal_one_process) {
   Task task;
   task.policy.entropy_coeff = 0.01;
   for (const std::string variant :
-       {"llama",      "qwen2",       "qwen3",       "gpt2",         "gemma2",   "gemma3",     "smollm3",
-        "qwen3_moe",  "deepseek_v3", "gpt_oss",     "latent",       "qwen3_5",  "qwen3_next", "mamba2",
-        "nemotron_h", "olmo3",       "olmo_hybrid", "lfm2",         "lfm2_moe", "granite",    "granitemoe",
-        "glm4",       "gemma4",      "gemma4_moe",  "gemma4_shared"}) {
+       {"llama",      "qwen2",       "qwen3",       "gpt2",          "gemma2",   "gemma3",     "smollm3",
+        "qwen3_moe",  "deepseek_v3", "gpt_oss",     "latent",        "qwen3_5",  "qwen3_next", "mamba2",
+        "nemotron_h", "olmo3",       "olmo_hybrid", "lfm2",          "lfm2_moe", "granite",    "granitemoe",
+        "glm4",       "gemma4",      "gemma4_moe",  "gemma4_shared", "apertus"}) {
     compare_layouts(variant, HeadKind::kLm, 1, task);
   }
 }

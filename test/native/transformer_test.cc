@@ -19,7 +19,7 @@ const std::vector<std::string> kVariants = {
     "qwen2",       "gpt2",    "gemma2",      "gemma3",        "smollm3",    "qwen3_moe",   "glm4_moe",
     "deepseek_v3", "gpt_oss", "latent",      "qwen3_5",       "qwen3_next", "olmo3",       "granite",
     "granitemoe",  "glm4",    "deepseek_v2", "mamba2",        "nemotron_h", "olmo_hybrid", "lfm2",
-    "lfm2_moe",    "gemma4",  "gemma4_moe",  "gemma4_shared", "afmoe"};
+    "lfm2_moe",    "gemma4",  "gemma4_moe",  "gemma4_shared", "afmoe",      "apertus"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;

@@ -135,9 +135,9 @@ TEST(ten_updates_of_a_critic_equal_one_process) {
 
 TEST(every_kind_of_model) {
   for (const std::string variant :
-       {"gpt2", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo3", "granite", "granitemoe", "glm4", "qwen3_5",
-        "qwen3_next", "mamba2", "nemotron_h", "olmo_hybrid", "lfm2", "lfm2_moe", "gemma4", "gemma4_moe",
-        "gemma4_shared", "afmoe"}) {
+       {"gpt2",     "qwen3_moe", "deepseek_v3", "gpt_oss",       "olmo3",      "granite",     "granitemoe",
+        "glm4",     "qwen3_5",   "qwen3_next",  "mamba2",        "nemotron_h", "olmo_hybrid", "lfm2",
+        "lfm2_moe", "gemma4",    "gemma4_moe",  "gemma4_shared", "afmoe",      "apertus"}) {
     EngineOptions options = long_options(variant, HeadKind::kLm);
     options.ulysses = 2;
     Task task;

@@ -103,4 +103,7 @@ export function mlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string
   if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
   map.tensor(`${hf}.${down}.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
   if (c.mlpBias) map.tensor(`${hf}.${down}.bias`, `${own}.out.bias`, c.hiddenSize);
+  if (c.activation !== 'xielu') return;
+  for (const alpha of ['alpha_p', 'alpha_n']) map.tensor(`${hf}.act_fn.${alpha}`, `${own}.${alpha}`, 1);
+  for (const constant of ['beta', 'eps']) map.buffer(`${hf}.act_fn.${constant}`, `${own}.${constant}`, []);
 }

@@ -3,6 +3,7 @@ import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { afmoe } from './hf_afmoe';
 import { checkAliases, withoutAliases } from './hf_aliases';
+import { apertus } from './hf_apertus';
 import { cwm } from './hf_cwm';
 import { everyLayer, invalid, qwenWindows, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { ernie, ernieMoe } from './hf_ernie';
@@ -162,6 +163,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return glm4(parsed as FamilyConfig<'glm4'>, raw, where);
     case 'exaone4':
       return exaone4(family, parsed as FamilyConfig<'exaone4'>, raw, where);
+    case 'apertus':
+      return apertus(parsed as FamilyConfig<'apertus'>, raw, where);
     case 'afmoe':
       return afmoe(parsed as FamilyConfig<'afmoe'>, raw, where);
     case 'exaone_moe':

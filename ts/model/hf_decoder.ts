@@ -1,11 +1,14 @@
 // What config.json says of the parts that the Llama-like families share.
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeModelConfig, NativeVisionConfig } from '../native/bridge';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { type RopeInput, resolveRope } from './rope';
 
-const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
+/** Without parameters, of one number. */
+type PlainActivation = NativeVisionConfig['activation'];
+
+const ACTIVATIONS: Readonly<Record<string, PlainActivation>> = {
   silu: 'silu',
   swish: 'silu',
   gelu: 'gelu',
@@ -102,7 +105,7 @@ export function rmsDecoder(
   };
 }
 
-export function activation(name: string, key: string, where: string): NativeModelConfig['activation'] {
+export function activation(name: string, key: string, where: string): PlainActivation {
   const found = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
   if (found === undefined)
     throw invalid(

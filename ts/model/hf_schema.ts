@@ -117,6 +117,20 @@ export const schemas = {
     attention_bias: bool(false),
     mlp_bias: bool(false),
   }),
+  apertus: z.object({
+    ...decoder,
+    vocab_size: int(131072, 'vocabulary'),
+    intermediate_size: int(14336, 'width'),
+    hidden_act: text('xielu'),
+    max_position_embeddings: int(65536, 'positions'),
+    rms_norm_eps: real(1e-5),
+    eos_token_id: tokenIds.transform((v) => v ?? 2),
+    attention_bias: bool(false),
+    // Published files say more than transformers reads: it has these.
+    qk_norm: z.literal(true).nullish(),
+    post_norm: z.literal(false).nullish(),
+    mlp_bias: z.literal(false).nullish(),
+  }),
   seed_oss: z.object({
     ...decoder,
     vocab_size: int(155136, 'vocabulary'),

@@ -59,8 +59,6 @@ export function plainTower(
     throw invalid(where, `image_token_id ${imageToken}: expected one below vocab_size ${native.vocabSize}`);
   if (v.spatial_merge_size !== 1 && v.spatial_merge_size !== 2)
     throw invalid(inside, `spatial_merge_size ${v.spatial_merge_size} is not supported; supported: 1, 2`);
-  const act = activation(v.hidden_act, 'hidden_act', inside);
-  if (act === 'clamped_swiglu') throw invalid(inside, `hidden_act ${show(v.hidden_act)} is not supported`);
   const theta = v.rope_parameters?.rope_theta ?? 10000;
   return {
     numLayers: v.depth,
@@ -68,7 +66,7 @@ export function plainTower(
     numHeads: v.num_heads,
     intermediateSize: v.intermediate_size,
     gatedMlp: false,
-    activation: act,
+    activation: activation(v.hidden_act, 'hidden_act', inside),
     norm: 'layer',
     normEps: 1e-6,
     patchSize: v.patch_size,

@@ -4,7 +4,7 @@
  */
 export interface TensorMapping {
   hf: string;
-  shape: number[]; // in the file, of the whole tensor
+  shape: number[]; // in the file, of the whole tensor; a number has none
   /** The tensor holds those of all experts one behind the other, and this is the one at `part` of its first dimension. */
   part?: number;
   param: string;
@@ -43,9 +43,9 @@ export class MappingBuilder {
     this.entries.push({ hf, shape, param, row: 0, rows: shape[0] as number, transpose: false });
   }
 
-  /** A vector that the file may have with dimensions of 1 before it. */
+  /** A vector that the file may have with dimensions of 1 before it; without any dimension: one number. */
   buffer(hf: string, param: string, shape: number[]): void {
-    const rows = shape.at(-1) as number;
+    const rows = shape.at(-1) ?? 1;
     this.entries.push({ hf, shape, param, row: 0, rows, transpose: false, buffer: true });
   }
 

@@ -96,7 +96,7 @@ function layerMapping(
   const [before, behind] = [c.inputNorms || linear, c.postNorms && !linear];
   const norm = (leaf: string, name: string): void =>
     map.tensor(`${hf}.${storedNorm(c, hf, leaf, stored)}.weight`, `${own}.${name}.weight`, c.hiddenSize);
-  if (before) norm('input_layernorm', 'attn_norm');
+  if (before) norm(c.family === 'apertus' ? 'attention_layernorm' : 'input_layernorm', 'attn_norm');
   if (c.linear?.rule === 'mamba2' && linear) mambaMapping(c, c.linear, map, `${hf}.mamba`, `${own}.mamba`);
   else if (c.linear !== null && linear)
     deltaMapping(c, c.linear, map, `${hf}.linear_attn`, `${own}.delta`, stored);
@@ -136,6 +136,7 @@ function furtherMapping(c: NativeModelConfig, map: MappingBuilder, stored: Store
 /** The norm behind attention, that before the MLP, and that behind it. */
 function mlpNorms(c: NativeModelConfig, behind: boolean): readonly [string, string, string] {
   if (hasGlm4Names(c)) return ['post_self_attn_layernorm', 'post_attention_layernorm', 'post_mlp_layernorm'];
+  if (c.family === 'apertus') return ['', 'feedforward_layernorm', ''];
   if (c.family === 'afmoe') return ['post_attention_layernorm', 'pre_mlp_layernorm', 'post_mlp_layernorm'];
   // Gemma 2 calls the norm behind attention what the others call the norm before the MLP.
   return [
@@ -204,6 +205,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   glm: 'Glm',
   glm4: 'Glm4',
   exaone: 'Exaone',
+  apertus: 'Apertus',
   exaone4: 'Exaone4',
   cwm: 'Cwm',
   ernie4_5: 'Ernie4_5',

@@ -178,8 +178,8 @@ export interface NativeModelConfig {
   outputBias: boolean;
   mlpBias: boolean;
   gatedMlp: boolean;
-  /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h). */
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'relu2' | 'clamped_swiglu';
+  /** clamped_swiglu: of pairs of a gate and an up row (native/kernels/ops.h); xielu has trained scalars (native/kernels/xielu.h). */
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'quick_gelu' | 'relu' | 'relu2' | 'clamped_swiglu' | 'xielu';
   positions: 'rope' | 'learned' | 'none';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;

@@ -3,7 +3,7 @@ import type { TensorMapping } from '../model/tensor_mapping';
 import type { FileTensor } from '../model/tensor_names';
 import { fileTensors } from '../model/tensor_names';
 import type { NativeWeightChunk } from '../native/bridge';
-import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';
+import { rowBytes, rowCount, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';
 
 /** A bucket before its bytes are there. */
 export interface PlannedBucket {
@@ -42,7 +42,7 @@ export function planBuckets(
         `bucketBytes: expected at least ${width}, the bytes of one row of ${m.hf} [${m.shape.join(', ')}], but got ${bucketBytes}`,
       );
     }
-    const all = m.shape[0] as number;
+    const all = rowCount(m);
     const atOnce = Math.floor(bucketBytes / width);
     for (let row = 0; row < all; row += atOnce) {
       const rows = Math.min(atOnce, all - row);

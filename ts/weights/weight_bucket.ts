@@ -14,7 +14,7 @@ export interface WeightTensor {
 export interface WeightPart extends WeightTensor {
   /** First row of `data` in the tensor: its offset along dimension 0. */
   row: number;
-  /** Rows in `data`; `shape[0]` for a whole tensor. */
+  /** Rows in `data`; `shape[0]` for a whole tensor, 1 for a number without dimensions. */
   rows: number;
   /**
    * The rows in row-major order, little-endian: rows x shape[1] x ... elements. Those of an export begin at a multiple of the element's
@@ -38,6 +38,9 @@ export interface WeightTransfer {
   /** Time spent in the workers and on the way from or to them; not what the other side of the stream took. */
   seconds: number;
 }
+
+/** Of a whole tensor. */
+export const rowCount = ({ shape }: Pick<WeightTensor, 'shape'>): number => shape[0] ?? 1;
 
 export const rowBytes = ({ shape, dtype }: WeightTensor): number =>
   shape.slice(1).reduce((n, d) => n * d, WEIGHT_BYTES[dtype]);

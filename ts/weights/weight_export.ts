@@ -6,6 +6,7 @@ import type { NativeExportedWeights, NativeTensorKind } from '../native/bridge';
 import { type PlannedBucket, planBuckets } from './plan_buckets';
 import {
   rowBytes,
+  rowCount,
   type WeightBucket,
   type WeightDtype,
   type WeightTensor,
@@ -85,7 +86,7 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
         moved.seconds += (performance.now() - started) / 1000;
         moved.buckets += 1;
         moved.bytes += bucket.bytes;
-        moved.tensors += planned.parts.filter(({ row, rows, shape }) => row + rows === shape[0]).length;
+        moved.tensors += planned.parts.filter((part) => part.row + part.rows === rowCount(part)).length;
         unfinished = more;
         yield bucket;
         unfinished = false;

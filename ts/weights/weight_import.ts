@@ -12,6 +12,7 @@ import type { NativeWeightBucket } from '../native/bridge';
 import { chunksOf } from './plan_buckets';
 import {
   rowBytes,
+  rowCount,
   WEIGHT_BYTES,
   type WeightBucket,
   type WeightPart,
@@ -51,18 +52,18 @@ class Intake {
   }
 
   get complete(): number {
-    return [...this.tensors.values()].filter(([m]) => this.received.get(m.hf) === m.shape[0]).length;
+    return [...this.tensors.values()].filter(([m]) => this.received.get(m.hf) === rowCount(m)).length;
   }
 
   /** @throws INVALID_MODEL listing what has not come, or not all of it */
   checkComplete(): void {
     const all = [...this.received.keys()].some(this.optional);
     const expected = [...this.tensors.values()].filter(([m]) => all || !this.optional(m.hf));
-    const missing = expected.filter(([m]) => this.received.get(m.hf) !== m.shape[0]);
+    const missing = expected.filter(([m]) => this.received.get(m.hf) !== rowCount(m));
     if (missing.length === 0) return;
-    const names = missing.slice(0, SHOWN).map(([{ hf, shape }]) => {
-      const rows = this.received.get(hf);
-      return rows === undefined ? hf : `${hf} (${rows} of ${shape[0]} rows came)`;
+    const names = missing.slice(0, SHOWN).map(([m]) => {
+      const rows = this.received.get(m.hf);
+      return rows === undefined ? m.hf : `${m.hf} (${rows} of ${rowCount(m)} rows came)`;
     });
     const more = missing.length > SHOWN ? ` and ${missing.length - SHOWN} more` : '';
     throw refused(
@@ -89,7 +90,7 @@ class Intake {
         `tensor '${name}': expected shape [${m.shape.join(', ')}] but got [${Array.from(shape).join(', ')}]`,
       );
     }
-    const all = m.shape[0] as number;
+    const all = rowCount(m);
     if (row !== expectedRow || !Number.isInteger(rows) || rows < 1 || row + rows > all) {
       throw refused(
         `tensor '${name}': expected rows that begin at ${expectedRow} and end at ${all} or before, but got ${row} to ${row + rows}`,

@@ -152,6 +152,31 @@ struct ActivationKernels {
   void (*backward[kNumDtypes])(const ActivationBackward& args);
 };
 
+// kernels/xielu.h; alphas have the type of the rows.
+struct XieluArgs {
+  int64_t rows, cols;
+  const void* alpha_p;
+  const void* alpha_n;
+  const float* beta;
+  const float* eps;
+  ConstRows x;
+};
+struct XieluForward {
+  XieluArgs xielu;
+  Rows out;
+};
+struct XieluBackward {
+  XieluArgs xielu;
+  ConstRows dout;
+  Rows dx;
+  Rows out;   // optional
+  Rows sums;  // [rows, 2] float32, optional
+};
+struct XieluKernels {
+  void (*forward[kNumDtypes])(const XieluForward& args);
+  void (*backward[kNumDtypes])(const XieluBackward& args);
+};
+
 struct AdamWConstants {
   float grad_scale;
   float one_minus_beta1;
@@ -178,6 +203,7 @@ struct RowKernels {
   const ActivationKernels& activation;
   const OptimKernels& optim;
   const SplitNormKernels& split_norm;
+  const XieluKernels& xielu;
 };
 
 }  // namespace troupe::kernels

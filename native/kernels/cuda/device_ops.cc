@@ -15,7 +15,7 @@ namespace troupe::kernels {
 const DeviceOps* device_ops() {
   static const DeviceOps ops{
       {cuda::norm_table, cuda::rotary_table, cuda::activation_table, cuda::optim_table,
-       cuda::split_norm_table},
+       cuda::split_norm_table, cuda::xielu_table},
       cuda::gemm,
       cuda::grouped_gemm,
       cuda::grouped_gemm_transposed,

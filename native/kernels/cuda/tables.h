@@ -10,5 +10,6 @@ extern const RotaryKernels rotary_table;
 extern const ActivationKernels activation_table;
 extern const OptimKernels optim_table;
 extern const SplitNormKernels split_norm_table;
+extern const XieluKernels xielu_table;
 
 }  // namespace troupe::kernels::cuda

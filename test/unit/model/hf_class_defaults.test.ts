@@ -181,6 +181,7 @@ test.each<[string, object, number]>([
   ['ernie4_5_moe', {}, 28],
   ['glm', {}, 40],
   ['exaone', {}, 32],
+  ['apertus', {}, 32],
   ['exaone4', {}, 32],
   ['exaone_moe', {}, 32],
   ['afmoe', {}, 32],

@@ -148,6 +148,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/minimax/i, 'the model family MiniMax other than M2'],
   [/mistral-?large-?3/i, 'the model family Mistral Large 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
+  [/apertus-?v?1[._p]5/i, 'the model family Apertus 1.5'],
   [/gemma-?_?4-(31b|26b-a4b|e[24]b)/i, ''],
   [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n, and Gemma 4 other than 31B, 26B-A4B, E2B and E4B'],
   [/olmo-?(2|3(\.1)?|e|hybrid)-/i, ''],
