@@ -97,7 +97,7 @@ TEST(ten_updates_of_every_family_equal_one_process) {
 }
 
 TEST(gates_with_a_matrix_of_their_own) {
-  compare(context("afmoe", 2), 1, updates(2));
+  for (const std::string variant : {"afmoe", "apertus"}) compare(context(variant, 2), 1, updates(2));
 }
 
 TEST(ten_updates_with_the_other_axes_equal_one_process) {
