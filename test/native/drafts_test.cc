@@ -231,7 +231,8 @@ TEST(a_remembered_response_is_said_again_in_few_steps) {
   SmallModel model(long_model("qwen3"));
   model.transformer.begin_decoding();
   Rollout rollout(model.transformer, drafting(7));
-  RolloutRequest r = request(1, prompt(40), 64);
+  // The last step's draft fills a page.
+  RolloutRequest r = request(1, prompt(38), 64);
   const Answers first = run(rollout, {r});
   const int64_t before = rollout.stats().steps, accepted = rollout.stats().accepted_tokens;
   // The same seed: every guess is right. The prompt's step gives the first token, each of the others eight.
@@ -243,7 +244,24 @@ TEST(a_remembered_response_is_said_again_in_few_steps) {
   Tokens turn = r.prompt;
   turn.insert(turn.end(), first.at(1).tokens.begin(), first.at(1).tokens.end());
   turn.push_back(3);
-  CHECK(run(rollout, {request(3, turn, 2)}).at(3).cached == 40 + 64 - 1);
+  CHECK(run(rollout, {request(3, turn, 2)}).at(3).cached == 38 + 64 - 1);
+  model.transformer.end_decoding();
+}
+
+// But for one position the prompt is found: its row is that of a sequence that could be drafted, and the
+// other samples go on from it.
+TEST(samples_that_share_a_row_are_not_drafted_in_it) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, drafting(4));
+  std::vector<RolloutRequest> samples;
+  for (uint64_t id = 0; id < 4; ++id) samples.push_back(request(id, Tokens(65, 7), 6));
+  RolloutStats stats;
+  const Answers alone = answers_of(model, samples, {}, stats);
+  model.transformer.begin_decoding();
+  RolloutRequest first = request(9, Tokens(65, 7), 2);
+  run(rollout, {first});
+  CHECK(run(rollout, samples) == alone);
   model.transformer.end_decoding();
 }
 
