@@ -295,6 +295,19 @@ TEST(samples_of_a_prompt_are_copies_where_they_may_be_sampled) {
   CHECK(played.running(3) && played.scheduler.find(3)->response_length() == 0);
 }
 
+TEST(samples_that_have_said_the_same_are_computed_again_together) {
+  Played played(limits(9, 100), 9);
+  RolloutRequest sample = request(0, 20, 9);
+  for (const uint64_t id : {0, 1}) {
+    sample.id = id;
+    played.scheduler.submit(sample);
+  }
+  for (int64_t i = 0; i < 2; ++i) played.step();
+  played.scheduler.preempt_all();
+  CHECK((played.step() == Ids{0}) && played.plan.rows == 22 && played.plan.runs[0].copies.size() == 1);
+  CHECK((played.step() == Ids{0, 1}));
+}
+
 TEST(a_tail_with_nothing_in_common_is_not_copied) {
   Played played(limits(9, 100), 9);
   played.scheduler.submit(request(0, 40, 1));
