@@ -234,6 +234,24 @@ TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
   for (uint64_t i = 0; i < 5; ++i) CHECK(same(alone.at(i), answers.at(i)));
 }
 
+// Its pages have nothing of the positions that are yet to be computed.
+TEST(what_is_given_up_while_it_is_computed_again_does_not_say_where_its_tokens_went) {
+  SmallModel model(long_model("qwen3_moe"));
+  for (const int64_t steps : {0, 1}) {
+    model.transformer.begin_decoding();
+    Rollout rollout(model.transformer, {.max_step_tokens = 40, .routed_experts = true});
+    rollout.submit(request(1, prompt(60), 30));
+    for (int64_t step = 0; step < 5; ++step) rollout.step();
+    CHECK(rollout.park(/*preempt=*/true));
+    for (int64_t step = 0; step < steps; ++step) rollout.step();
+    rollout.abort(1);
+    const std::vector<RolloutOutput> outputs = rollout.take_outputs();
+    CHECK(outputs.size() == 1 && outputs[0].finish == Finish::kAbort && outputs[0].tokens.size() == 4);
+    CHECK(outputs[0].routed_experts.empty() && rollout.stats().pages_held == 0);
+    model.transformer.end_decoding();
+  }
+}
+
 // Random lengths, priorities and aborts at random times, in a cache that is too small for all that runs.
 TEST(ten_thousand_requests_leave_no_page_behind) {
   SmallModel model(long_model("qwen2"));
