@@ -29,7 +29,7 @@ int64_t ExpertRows::most() const {
 }
 
 at::Tensor ExpertRows::gather(const at::Tensor& own, const CollectiveLabel& label) const {
-  if (counts_.empty() || total() == 0) return own;
+  if (counts_.empty()) return own;
   const int64_t most = this->most();
   at::Tensor sent = own.contiguous();
   if (own.size(0) < most) {
@@ -52,7 +52,6 @@ void ExpertRows::sum(const at::Tensor& part, const at::Tensor& out, const Collec
     out.copy_(whole);
     return;
   }
-  if (total() == 0) return;
   const int64_t most = this->most();
   at::Tensor sent = part.contiguous();
   if (!even()) {

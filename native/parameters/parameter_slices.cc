@@ -47,7 +47,7 @@ int64_t ParameterStore::left_out_before(TensorKind kind, const Parameter& parame
           "[model] Muon keeps no second moments of the weight of a linear layer, got those of ",
           parameter.info.name);
   const int64_t own = groups_[parameter.group].param.tensor().numel();
-  const int64_t first = std::max<int64_t>(0, parameter.start - slice(parameter.group).index * own);
+  const int64_t first = parameter.start - slice(parameter.group).index * own;
   int64_t held = 0;
   for (const SliceRun& run : elements(parameter.group)) {
     if (first < run.begin + run.count) return run.begin - held;
@@ -65,7 +65,7 @@ RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter,
   const int64_t from =
       slice(parameter.group).index * own - parameter.start;  // of what is held, in what is placed here
   const int64_t first = std::max<int64_t>(0, from) / row_size;
-  const int64_t last = (std::max<int64_t>(0, from + own) + row_size - 1) / row_size;
+  const int64_t last = (from + own + row_size - 1) / row_size;
   const Placement& placement = parameter.placement;
   if (placement.dimension == 1) {  // its rows are whole ones, less wide
     const int64_t begin = std::max(row, first);
@@ -136,7 +136,7 @@ std::vector<SliceRun> ParameterStore::elements(size_t group) const {
     const int64_t last = first + parameter.info.size();
     if (last <= 0 || first >= own) continue;
     run_to(first);
-    begin = std::min(last, own);
+    begin = last;
   }
   run_to(own);
   return runs;

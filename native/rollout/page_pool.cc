@@ -94,39 +94,31 @@ uint64_t PagePool::with(uint64_t root, uint64_t value) {
 }
 
 int32_t PagePool::find(uint64_t parent, const int32_t* tokens) const {
-  const Entry* entry = entry_of(chain(parent, tokens), tokens);
-  return entry != nullptr && entry->parent == parent ? entry->page : -1;
+  return find_end(chain(parent, tokens), tokens);
 }
 
 int32_t PagePool::find_end(uint64_t chain, const int32_t* tokens) const {
-  const Entry* entry = entry_of(chain, tokens);
-  return entry != nullptr ? entry->page : -1;
-}
-
-const PagePool::Entry* PagePool::entry_of(uint64_t key, const int32_t* tokens) const {
-  const auto found = index_.find(key);
-  if (found == index_.end()) return nullptr;
+  // chain() is one-to-one for the same tokens: these and their hash leave no other parent.
+  const auto found = index_.find(chain);
+  if (found == index_.end()) return -1;
   const Entry& entry = found->second;
-  return std::equal(entry.tokens.begin(), entry.tokens.end(), tokens) ? &entry : nullptr;
+  return std::equal(entry.tokens.begin(), entry.tokens.end(), tokens) ? entry.page : -1;
 }
 
 void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
   const uint64_t key = chain(parent, tokens);
-  if (p.indexed || !index_.try_emplace(key, Entry{parent, {tokens, tokens + kPagePositions}, page}).second)
-    return;
+  if (!index_.try_emplace(key, Entry{{tokens, tokens + kPagePositions}, page}).second) return;
   p.indexed = true;
   p.key = key;
 }
 
-bool PagePool::put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page) {
+void PagePool::put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
-  if (p.indexed) return false;
   if (const auto before = tails_.find(parent); before != tails_.end()) forget(before->second.page);
-  tails_[parent] = {parent, {tokens, tokens + count}, page};
+  tails_[parent] = {{tokens, tokens + count}, page};
   p.indexed = p.tail = true;
   p.key = parent;
-  return true;
 }
 
 PagePool::Tail PagePool::find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const {

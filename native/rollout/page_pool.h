@@ -45,11 +45,12 @@ class PagePool {
   int32_t find(uint64_t parent, const int32_t* tokens) const;
   // The page of these tokens that ends the chain with this hash; -1: none.
   int32_t find_end(uint64_t chain, const int32_t* tokens) const;
-  // The caller holds the page. Nothing happens when there is another of the same tokens.
+  // The caller holds the page, which is not in the index. Nothing happens when there is another of the same
+  // tokens.
   void put(uint64_t parent, const int32_t* tokens, int32_t page);
-  // The first `count` positions of the page hold these tokens, behind `parent`: the newest tail of a chain
-  // replaces the one before. False: the page is in the index already.
-  bool put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
+  // The same of one whose first `count` positions hold these tokens, behind `parent`: the newest tail of a
+  // chain replaces the one before.
+  void put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
   struct Tail {
     int32_t page = -1;
     int64_t count = 0;
@@ -76,12 +77,10 @@ class PagePool {
     std::list<int32_t>::iterator place;  // in idle_ or others_
   };
   struct Entry {
-    uint64_t parent;
     std::vector<int32_t> tokens;
     int32_t page;
   };
 
-  const Entry* entry_of(uint64_t key, const int32_t* tokens) const;
   void erase_entry(int32_t page);
 
   std::function<void(int32_t)> forgotten_;

@@ -14,8 +14,8 @@ PrefixCache::PrefixCache(PagePool& pool, bool enabled, int64_t state_slots)
   if (has_states()) pool_.when_forgotten([this](int32_t page) { slots_.forget(page); });
 }
 
-uint64_t PrefixCache::root(const Sequence& sequence) const {
-  return sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
+uint64_t PrefixCache::root(const Sequence& sequence) {
+  return sequence.request.salt * 0x9e3779b97f4a7c15;
 }
 
 uint64_t PrefixCache::parent(const Sequence& sequence) {
@@ -96,12 +96,8 @@ void PrefixCache::match_states(Sequence& sequence, std::vector<uint64_t> chains)
     slots_.touch(page);
     sequence.snapshot = slots_.find(page);
   }
-  sequence.marks.clear();
   const int64_t last = (sequence.length() - 1) / kPagePositions * kPagePositions;
-  for (const int64_t position : {common, last}) {
-    const bool again = !sequence.marks.empty() && sequence.marks.back().position == position;
-    if (position > sequence.computed && !again) sequence.marks.push_back({position, 0});
-  }
+  sequence.marks = {{common, 0}, {last, 0}};
 }
 
 void PrefixCache::put(Sequence& sequence, int64_t positions) {
@@ -120,7 +116,6 @@ void PrefixCache::put(Sequence& sequence, int64_t positions) {
 void PrefixCache::plan_snapshots(StepPlan& plan) {
   for (PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
-    if (!sequence.shares) continue;
     for (const Sequence::Mark& mark : sequence.marks) {
       const int64_t count = mark.position - sequence.computed;
       if (count <= 0 || count > run.count) continue;
@@ -147,10 +142,11 @@ void PrefixCache::leave(Sequence& sequence) {
   // One whose tail has not been copied yet has nothing of its own.
   if (!enabled_ || !sequence.shares || sequence.tail >= 0 || sequence.computed == 0) return;
   int32_t page = -1;
-  if (count > 0 && count < kPagePositions) {
+  if (count > 0) {
     const int32_t last = sequence.pages[static_cast<size_t>(sequence.chained)];
-    if (pool_.put_tail(parent(sequence), tokens, count, last)) page = last;
-  } else if (count == 0 && has_states()) {
+    pool_.put_tail(parent(sequence), tokens, count, last);
+    page = last;
+  } else if (has_states()) {
     page = pool_.find_end(sequence.chain, tokens - kPagePositions);
   }
   if (page >= 0 && sequence.slot >= 0) slots_.keep(std::exchange(sequence.slot, -1), page, /*ready=*/true);
@@ -177,7 +173,6 @@ void PrefixCache::release_tail(Sequence& sequence) {
 }
 
 void PrefixCache::weights_changed() {
-  ++weights_;
   pool_.clear_index();
 }
 

@@ -37,7 +37,8 @@ class PrefixCache {
   void plan_snapshots(StepPlan& plan);
   // The step of the plan has been computed.
   void computed(const StepPlan& plan);
-  // The sequence ends: its last page and its state stay for those that go on from it.
+  // The sequence ends, all of whose full pages have been put: its last page and its state stay for those that
+  // go on from it.
   void leave(Sequence& sequence);
 
   // A slot for a sequence that starts, with the state that it goes on from.
@@ -49,12 +50,13 @@ class PrefixCache {
   int64_t take_spare() { return slots_.take(); }
   void release_spare(int64_t slot) { slots_.release(slot); }
 
-  // What was made with the weights before is not found from now on.
+  // What was made with the weights before is not found from now on. What runs has some of it, and is to share
+  // nothing (Sequence::shares).
   void weights_changed();
   const StateSlots& slots() const { return slots_; }
 
  private:
-  uint64_t root(const Sequence& sequence) const;
+  static uint64_t root(const Sequence& sequence);
   // What the next page that is not in its chain goes behind: the chain, and the images that begin in that
   // page.
   static uint64_t parent(const Sequence& sequence);
@@ -66,7 +68,6 @@ class PrefixCache {
   PagePool& pool_;
   bool enabled_;
   StateSlots slots_;
-  uint64_t weights_ = 0;  // how often they have changed
 };
 
 }  // namespace troupe

@@ -159,13 +159,9 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   int64_t count = sequence.remaining();
   // The last position's row is computed only when its token may be sampled (a mask may be missing).
   if (!sequence.may_sample()) --count;
-  if (count > budget) {
-    // A prompt that may not be cut and is longer than a step gets a step of its own.
-    if (!limits_.chunked_prefill && plan.rows > 0) return false;
-    if (limits_.chunked_prefill) count = budget;
-  }
+  if (limits_.chunked_prefill) count = std::min(count, budget);
   if (count <= 0 || !grow(sequence, sequence.computed + count)) return false;
-  budget -= std::min(budget, count);
+  budget -= count;
   if (count > 1) plan.apart = false;
   plan.rows += count;
   sequence.planned = true;
@@ -187,7 +183,7 @@ int64_t Scheduler::guess_room(const Sequence& sequence) const {
 void Scheduler::add_draft(int64_t& budget, PlannedRun& run, StepPlan& plan) {
   Sequence& sequence = *run.sequence;
   // Copies sample from the last row.
-  if (run.count != 1 || sequence.remaining() != 1 || !run.copies.empty()) return;
+  if (sequence.remaining() != 1 || !run.copies.empty()) return;
   run.guess = drafter_.guess(sequence, guess_room(sequence));
   int64_t rows = std::min(budget, drafter_.worth(run.guess, running()));
   while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(sequence.length() + rows)) {
@@ -205,16 +201,17 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   Sequence& sequence = *waiting_.front();
   prefixes_.match(sequence);
   // Admitted only if pages for all of its tokens so far are free. Otherwise it would soon be preempted for
-  // the running sequences, and its work lost.
+  // the running sequences, and its work lost. Where nothing runs they are: submit() sees to that.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
-  const bool room = running_.empty() || wanted <= pool_.available();
+  const bool room = wanted <= pool_.available();
+  // A prompt that may not be cut and is longer than a step gets a step of its own.
   const bool fits = limits_.chunked_prefill || sequence.remaining() <= budget || plan.rows == 0;
   if (!room || !fits) {
     release(sequence);
     return false;
   }
   if (!sequence.looked_up) {
-    sequence.output.cached_tokens = std::min(sequence.computed, sequence.prompt_length());
+    sequence.output.cached_tokens = sequence.computed;
     sequence.looked_up = true;
   }
   plan.apart = false;  // it may have taken over a page of this step
@@ -224,17 +221,16 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   return add_run(sequence, budget, plan);
 }
 
-// Waiting sequences with the same prompt as the run just planned (other samples of it) are admitted without
-// rows of their own: they share its pages and sample from its last row.
+// Waiting sequences with the same tokens as the run just planned (other samples of its prompt) are admitted
+// without rows of their own: they share its pages and sample from its last row.
 void Scheduler::add_copies(StepPlan& plan) {
   PlannedRun& run = plan.runs.back();
   const Sequence& first = *run.sequence;
-  if (run.count != first.remaining() || first.response_length() > 0 || !first.may_sample()) return;
+  if (run.count != first.remaining()) return;
   while (!waiting_.empty() && running() < limits_.max_sequences) {
     Sequence& next = *waiting_.front();
     const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens &&
-                      same_images(next, first) && next.may_sample() &&
-                      !next.request.sampling.prompt_log_probs && !first.request.sampling.prompt_log_probs;
+                      same_images(next, first) && next.may_sample() && !next.wants_prompt_log_probs();
     if (!same) return;
     const size_t full = static_cast<size_t>(first.length() / kPagePositions);
     const bool own = first.pages.size() > full;  // a last page that is not full
@@ -243,16 +239,12 @@ void Scheduler::add_copies(StepPlan& plan) {
     for (size_t i = 0; i < full; ++i) pool_.hold(first.pages[i]);
     next.pages.insert(next.pages.begin(), first.pages.begin(),
                       first.pages.begin() + static_cast<std::ptrdiff_t>(full));
-    // Its last page is written behind the run: until then nothing of it counts.
-    next.computed = first.computed / kPagePositions * kPagePositions;
     next.chained = first.chained;
     next.chain = first.chain;
-    next.shares = first.shares;
     if (!next.looked_up) next.output.cached_tokens = next.prompt_length();
     next.looked_up = true;
     run.copies.push_back(&next);
     start(next, plan);
-    next.planned = true;
     running_.splice(running_.end(), waiting_, waiting_.begin());
   }
 }
@@ -283,16 +275,14 @@ void Scheduler::fill(StepPlan& plan) {
   for (Sequence* sequence : order) {
     if (budget <= 0) break;
     // It may have been preempted for one before it.
-    if (sequence->running && !idle(*sequence)) add_run(*sequence, budget, plan);
+    if (sequence->running) add_run(*sequence, budget, plan);
   }
   while (preemptions_ == preempted && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
     if (!admit(budget, plan)) break;
     if (!plan.runs.empty() && plan.runs.back().sequence == running_.back().get()) add_copies(plan);
   }
   // Last: what others wait for is never left out for a guess.
-  if (drafter_.drafts(running())) {
-    for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
-  }
+  for (PlannedRun& run : plan.runs) add_draft(budget, run, plan);
   prefixes_.plan_snapshots(plan);
   for (PlannedRun& run : plan.runs) add_states(run, plan);
 }

@@ -36,7 +36,7 @@ struct Sequence {
   std::vector<int32_t> predicted;  // the next tokens, as the model's own layer guesses them
   bool looked_up = false;          // the prompt, in the index
   bool running = false;            // admitted
-  bool planned = false;            // for the step that is being planned
+  bool planned = false;            // for the step that is being planned, with rows of its own
   RolloutOutput output;
   std::vector<uint32_t> mask;  // of the next token
   bool has_mask = false;

@@ -304,6 +304,33 @@ TEST(abort_ends_a_gather_that_is_under_way) {
   for (const std::string& error : errors) CHECK(error == "");
 }
 
+TEST(abort_ends_the_wait_for_a_message_and_nothing_that_has_come) {
+  const auto errors = on_ranks(2, [](Communicator& comm) {
+    const at::Tensor one = at::zeros({1});
+    if (comm.rank() == 1) {
+      comm.send(one, 0, kLabel);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      return;
+    }
+    comm.recv(one, 1, kLabel);
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm.abort("the trainer stops");
+    });
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_THROWS(comm.recv(one, 1, kLabel), "the trainer stops");
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1500));
+    other.join();
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  check_all(2, [](Communicator& comm) {
+    const at::Tensor one = at::zeros({1});
+    if (comm.rank() == 1) return comm.send(one, 0, kLabel);
+    comm.recv(one, 1, kLabel);
+    comm.abort("the trainer stops");
+  });
+}
+
 // What it costs otherwise is in native/comm/gloo.cc.
 TEST(threads_for_incoming_messages_do_not_preempt_others) {
   check_all(2, [&](Communicator& comm) {

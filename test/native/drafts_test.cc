@@ -247,6 +247,23 @@ TEST(a_remembered_response_is_said_again_in_few_steps) {
   model.transformer.end_decoding();
 }
 
+// But for one position the prompt is found: its row is that of a sequence that could be drafted, and the
+// other samples go on from it.
+TEST(samples_that_share_a_row_are_not_drafted_in_it) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, drafting(4));
+  std::vector<RolloutRequest> samples;
+  for (uint64_t id = 0; id < 4; ++id) samples.push_back(request(id, Tokens(65, 7), 6));
+  RolloutStats stats;
+  const Answers alone = answers_of(model, samples, {}, stats);
+  model.transformer.begin_decoding();
+  RolloutRequest first = request(9, Tokens(65, 7), 2);
+  run(rollout, {first});
+  CHECK(run(rollout, samples) == alone);
+  model.transformer.end_decoding();
+}
+
 TEST(many_sequences_decode_without_drafts) {
   SmallModel model(long_model("qwen3"));
   RolloutOptions options = drafting(4);

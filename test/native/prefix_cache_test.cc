@@ -381,19 +381,19 @@ TEST(what_comes_before_an_image_is_found_whatever_it_is) {
   const auto image = [](int64_t which) {
     return Image{1, 40, at::full({1, 40, 3}, which, at::kByte), static_cast<uint64_t>(which)};
   };
-  Prompt one{Tokens(50, 1), {}, {}};
-  Prompt other = one;
-  one.push(image(7));
-  other.push(image(8));
-  for (Prompt* prompt : {&one, &other}) prompt->tokens.resize(130, 2);
-  CHECK(found(one) == 0);
-  CHECK(found(other) == 32);  // its second page has the beginning of the image
-  CHECK(found(one) == 129);
-  Prompt two = one;
-  two.push(image(8));
-  two.tokens.resize(200, 2);
-  CHECK(found(two) == 128);
-  CHECK(found(two) == 199);
+  for (const int32_t text : {50, 64}) {  // it begins within a page, and at the beginning of one
+    Prompt one{Tokens(static_cast<size_t>(text), text), {}, {}}, other = one;
+    one.push(image(7));
+    other.push(image(8));
+    for (Prompt* prompt : {&one, &other}) prompt->tokens.resize(140, 2);
+    CHECK(found(one) == 0 && found(other) == text / kPagePositions * kPagePositions);
+    CHECK(found(one) == 139);
+    Prompt two = one;
+    two.push(image(8));
+    two.tokens.resize(200, 2);
+    CHECK(found(two) == 128);
+    CHECK(found(two) == 199);
+  }
 }
 
 TEST_MAIN()

@@ -136,23 +136,40 @@ TEST(prompt_log_probs_of_a_constrained_request_go_out_whole) {
   RolloutRequest r = request(0, prompt(50), 1, 0);
   r.sampling.prompt_log_probs = true;
   const Answer free = run(model, {r}, {.max_step_tokens = 16}).at(0);
-  model.transformer.begin_decoding();
-  Rollout rollout(model.transformer, {.max_step_tokens = 16});
   r.sampling.constrained = true;
-  rollout.submit(r);
-  std::vector<std::vector<float>> sent;
-  const auto take_some = [&] {
-    for (const RolloutOutput& output : rollout.take_outputs())
-      if (!output.prompt_log_probs.empty()) sent.push_back(output.prompt_log_probs);
-  };
-  CHECK(rollout.step());
-  take_some();
-  while (rollout.step()) take_some();
-  rollout.set_mask(0, {~0u, ~0u});
-  while (rollout.step()) take_some();
-  take_some();
-  CHECK(sent.size() == 1 && sent[0].size() == 50);
-  for (size_t i = 1; i < 50; ++i) CHECK(sent[0][i] == free.prompt_log_probs[i]);
+  // Steps before its first output is taken: the prompt has four.
+  for (int64_t before = 0; before <= 4; ++before) {
+    model.transformer.begin_decoding();
+    Rollout rollout(model.transformer, {.max_step_tokens = 16});
+    rollout.submit(r);
+    std::vector<std::vector<float>> sent;
+    const auto take_some = [&] {
+      for (const RolloutOutput& output : rollout.take_outputs())
+        if (!output.prompt_log_probs.empty()) sent.push_back(output.prompt_log_probs);
+    };
+    for (int64_t step = 0; step < before; ++step) CHECK(rollout.step());
+    take_some();
+    while (rollout.step()) take_some();
+    rollout.set_mask(0, {~0u, ~0u});
+    while (rollout.step()) take_some();
+    take_some();
+    CHECK(sent.size() == 1 && sent[0].size() == 50);
+    for (size_t i = 1; i < 50; ++i) CHECK(sent[0][i] == free.prompt_log_probs[i]);
+  }
+}
+
+// However many steps have been made since outputs were last taken.
+TEST(each_request_has_one_output_with_all_of_its_tokens) {
+  SmallModel model(long_model("qwen2"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {});
+  for (const uint64_t id : {3, 1, 2}) rollout.submit(request(id, prompt(9, static_cast<int64_t>(id)), 9));
+  for (int64_t step = 0; step < 4; ++step) CHECK(rollout.step());
+  const std::vector<RolloutOutput> outputs = rollout.take_outputs();
+  CHECK(outputs.size() == 3);
+  for (const RolloutOutput& output : outputs)
+    CHECK(output.tokens.size() == 4 && output.log_probs.size() == 4 && output.finish == Finish::kNone);
+  CHECK(rollout.take_outputs().empty());
 }
 
 TEST(options_that_leave_no_token_are_those_of_the_request) {

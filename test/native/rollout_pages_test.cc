@@ -121,6 +121,47 @@ TEST(a_step_that_fails_leaves_nobody_with_pages_of_another) {
   CHECK(same(run(rollout, {}).at(2), alone));
 }
 
+// It waits for its mask with all of its prompt found, the last of it in a page that is copied with its first
+// row.
+TEST(one_given_up_before_its_first_row_leaves_no_page_that_was_not_written) {
+  SmallModel model(long_model("qwen3"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {});
+  const auto first = run(rollout, {request(1, prompt(40), 5)}).at(1);
+  Tokens history = prompt(40);
+  history.insert(history.end(), first.tokens.begin(), first.tokens.end());
+  RolloutRequest masked = request(2, history, 5);
+  masked.sampling.constrained = true;
+  rollout.submit(masked);
+  CHECK(!rollout.step() && rollout.stats().running == 1);
+  rollout.abort(2);
+  history.push_back(3);
+  const auto next = run(rollout, {request(3, history, 5)}).at(3);
+  CHECK(next.cached == 44 && rollout.stats().pages_held == 0);
+  CHECK(same(run(model, {request(3, history, 5)}).at(3), next));
+}
+
+// With keys of both weights in its pages.
+TEST(what_goes_on_under_other_weights_leaves_nothing_until_it_is_computed_again) {
+  SmallModel model(long_model("qwen3"));
+  for (const auto& [length, again] :
+       std::vector<std::pair<int64_t, bool>>{{70, false}, {70, true}, {20, false}, {20, true}}) {
+    model.transformer.begin_decoding();
+    Rollout rollout(model.transformer, {.max_step_tokens = 40});
+    rollout.submit(request(1, prompt(length), length / 2));
+    rollout.step();
+    rollout.weights_changed();
+    if (again) CHECK(rollout.park(/*preempt=*/true));
+    const std::map<uint64_t, Answer> answers = run(rollout, {});
+    CHECK((rollout.stats().pages_indexed > 0) == again);
+    Tokens turn = prompt(length);
+    turn.insert(turn.end(), answers.at(1).tokens.begin(), answers.at(1).tokens.end());
+    turn.push_back(3);
+    CHECK(run(rollout, {request(3, turn, 1)}).at(3).cached == (again ? length + length / 2 - 1 : 0));
+    model.transformer.end_decoding();
+  }
+}
+
 // As many pages as the second turn needs: its tail cannot be held beside them.
 TEST(a_second_turn_that_fills_the_cache_is_served) {
   SmallModel model(long_model("qwen3"));
@@ -150,8 +191,6 @@ TEST(samples_of_a_prompt_compute_it_once) {
   CHECK(answers.at(0).tokens != answers.at(1).tokens);
 }
 
-// Between two steps of training others need the memory: what is under way gives it back and is computed
-// again.
 // Whichever sample a conversation goes on from, its next turn finds all of it.
 TEST(every_sample_of_a_prompt_leaves_its_pages_to_be_found) {
   SmallModel model(long_model("qwen3"));
@@ -170,6 +209,8 @@ TEST(every_sample_of_a_prompt_leaves_its_pages_to_be_found) {
   model.transformer.end_decoding();
 }
 
+// Between two steps of training others need the memory: what is under way gives it back and is computed
+// again.
 TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
   SmallModel model(long_model("qwen2"));
   model.transformer.begin_decoding();
@@ -191,6 +232,24 @@ TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
   while (rollout.step()) take(rollout, answers);
   take(rollout, answers);
   for (uint64_t i = 0; i < 5; ++i) CHECK(same(alone.at(i), answers.at(i)));
+}
+
+// Its pages have nothing of the positions that are yet to be computed.
+TEST(what_is_given_up_while_it_is_computed_again_does_not_say_where_its_tokens_went) {
+  SmallModel model(long_model("qwen3_moe"));
+  for (const int64_t steps : {0, 1}) {
+    model.transformer.begin_decoding();
+    Rollout rollout(model.transformer, {.max_step_tokens = 40, .routed_experts = true});
+    rollout.submit(request(1, prompt(60), 30));
+    for (int64_t step = 0; step < 5; ++step) rollout.step();
+    CHECK(rollout.park(/*preempt=*/true));
+    for (int64_t step = 0; step < steps; ++step) rollout.step();
+    rollout.abort(1);
+    const std::vector<RolloutOutput> outputs = rollout.take_outputs();
+    CHECK(outputs.size() == 1 && outputs[0].finish == Finish::kAbort && outputs[0].tokens.size() == 4);
+    CHECK(outputs[0].routed_experts.empty() && rollout.stats().pages_held == 0);
+    model.transformer.end_decoding();
+  }
 }
 
 // Random lengths, priorities and aborts at random times, in a cache that is too small for all that runs.

@@ -74,6 +74,27 @@ TEST(a_turn_that_departs_from_what_was_sampled_goes_on_from_the_prompt) {
   check_hit(model.transformer, rollout, request(5, first_of(prompt(100), 96), 8), 0);
 }
 
+// One that ends with a page leaves the state before that page, from which the same prompt goes on.
+TEST(a_prompt_of_whole_pages_is_found_but_for_the_last_one) {
+  SmallModel model(long_model("qwen3_5"));
+  Rollout rollout(model.transformer, {});
+  check_hit(model.transformer, rollout, request(1, prompt(96), 8), 0);
+  check_hit(model.transformer, rollout, request(2, prompt(96), 8), 64);
+}
+
+// They need every position's hidden state, whatever is there to go on from.
+TEST(log_probs_of_a_prompt_are_computed_from_its_beginning) {
+  SmallModel model(long_model("qwen3_5"));
+  for (const int64_t length : {20, 70}) {
+    Rollout rollout(model.transformer, {});
+    Tokens history = prompt(length);
+    history = behind(history, run(rollout, {request(1, history, 5)}).at(1).tokens);
+    RolloutRequest asked = request(2, behind(history, prompt(3, 9)), 2);
+    asked.sampling.prompt_log_probs = true;
+    check_hit(model.transformer, rollout, asked, 0);
+  }
+}
+
 TEST(what_two_prompts_have_in_common_a_third_one_finds) {
   SmallModel model(long_model("qwen3_next"));
   Rollout rollout(model.transformer, {});
