@@ -1,18 +1,10 @@
 import { templateCalls } from '../../../ts/serve/call/conversation';
 import { answerChat } from '../../../ts/serve/openai/chat';
-import { events, type Json, post, type Served, served } from './served';
+import { events, type Json, post, type Served, servers } from './served';
 
 const chat = '/v1/chat/completions';
 const hello = [{ role: 'user', content: 'hello' }];
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 test('a chat completion has the text, the reason of its end and the counts', async () => {
   const s = await serve(() => 'hi \u{1f44d}');

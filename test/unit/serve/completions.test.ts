@@ -1,14 +1,6 @@
-import { END, events, type Json, post, type Served, served } from './served';
+import { END, events, type Json, post, type Served, servers } from './served';
 
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 test('completions take text and ids, several at a time', async () => {
   const s = await serve((prompt) => `${prompt}!`);

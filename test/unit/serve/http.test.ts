@@ -3,19 +3,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { TroupeError } from '../../../ts/errors';
 import { ModelServer } from '../../../ts/serve/model_server';
 import { sendAll } from '../../helpers/send_all';
-import { post, type Served, served, until } from './served';
+import { post, served, servers, until } from './served';
 
 const chat = '/v1/chat/completions';
 const ask = { messages: [{ role: 'user', content: 'go' }] };
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 test('only those with a key are let in', async () => {
   const s = await serve(() => 'yes', { server: { apiKeys: ['secret', 'other'] } });

@@ -1,19 +1,11 @@
 import { answerMessages, countTokens } from '../../../ts/serve/anthropic/messages';
 import type { Dialect } from '../../../ts/serve/call/answer';
 import { answerResponses } from '../../../ts/serve/openai/responses';
-import { type Json, type Served, served } from './served';
+import { type Json, type Served, servers } from './served';
 
 // The dialects beside completions: responses and messages.
 
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 /** The body of an answer, or the data of its events. */
 async function answered(s: Served, dialect: Dialect, body: object): Promise<Json> {

@@ -5,19 +5,11 @@ import { parseChat } from '../../../ts/serve/openai/chat_request';
 import { answerCompletions } from '../../../ts/serve/openai/completions';
 import { parseJson } from '../../../ts/serve/openai/fields';
 import { answerResponses } from '../../../ts/serve/openai/responses';
-import { type Json, post, type Served, served, until } from './served';
+import { type Json, post, servers, until } from './served';
 
 const chat = '/v1/chat/completions';
 const hello = [{ role: 'user', content: 'hello' }];
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 const tools = [{ type: 'function', function: { name: 'add', parameters: { type: 'object' } } }];
 

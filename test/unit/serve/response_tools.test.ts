@@ -1,18 +1,10 @@
 import { answerMessages } from '../../../ts/serve/anthropic/messages';
 import { answerResponses } from '../../../ts/serve/openai/responses';
-import { type Json, type Served, served } from './served';
+import { type Json, type Served, servers } from './served';
 
 // What clients such as Codex send beside functions.
 
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 async function respond(s: Served, body: object): Promise<Json> {
   const answer = await answerResponses(s.model, body, new AbortController().signal);

@@ -92,6 +92,19 @@ export async function served(
   };
 }
 
+/** Opens servers for the tests of a file; they are closed after each. */
+export function servers(): typeof served {
+  const opened: Served[] = [];
+  afterEach(async () => {
+    for (const one of opened.splice(0)) await one.close();
+  });
+  return async (...args) => {
+    const one = await served(...args);
+    opened.push(one);
+    return one;
+  };
+}
+
 export async function post(url: string, path: string, body: unknown, headers: Record<string, string> = {}) {
   const response = await fetch(url + path, {
     method: 'POST',

@@ -1,16 +1,8 @@
 import type { Grammars } from '../../../ts/serve/call/grammars';
 import { answerChat } from '../../../ts/serve/openai/chat';
-import { type Served, served, until } from './served';
+import { servers, until } from './served';
 
-const opened: Served[] = [];
-const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
-  const one = await served(...args);
-  opened.push(one);
-  return one;
-};
-afterEach(async () => {
-  for (const one of opened.splice(0)) await one.close();
-});
+const serve = servers();
 
 const ask = { messages: [{ role: 'user', content: 'go' }], response_format: { type: 'json_object' } };
 
