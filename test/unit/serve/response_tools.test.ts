@@ -82,8 +82,9 @@ test.each([
   [[{ type: 'toString' }], 'tools.0.type', /has no tools of its own/],
   [[{ ...agents, tools: [plain, { ...plain, name: '' }] }], 'tools.0.tools.1.name', /letters, digits/],
   [[{ ...plain, parameters: [] }], 'tools.0.parameters', /expected an object/],
+  [[{ ...agents, tools: Array(512).fill(plain) }, plain], 'tools.1', /at most 512 tools/],
   [[agents, { ...plain, name: 'agents__close' }], 'tools.1.name', /another tool is "agents__close"/],
-])('%j is refused at %s', async (tools, param, message) => {
+])('what is wrong with tools is told: %#', async (tools, param, message) => {
   const s = await serve(() => '', { family: 'hermes' });
   await expect(respond(s, { input: 'go', tools })).rejects.toMatchObject({
     status: 400,

@@ -6,6 +6,9 @@ import type { FunctionTool } from '../tools/families';
 import { anyObject } from './fields';
 import { list } from './lists';
 
+/** Of a request, those of namespaces among them. */
+const MOST = 512;
+
 const named = {
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
@@ -26,7 +29,7 @@ const callable = z.discriminatedUnion('type', [functionTool, customTool]);
 const namespace = z.looseObject({
   type: z.literal('namespace'),
   ...named,
-  tools: list(callable, { max: 512 }),
+  tools: list(callable, { max: MOST }),
 });
 /** What OpenAI's servers do by themselves, and clients offer with every request: no model here is told of it. */
 const LEFT_OUT = /^(web_search|image_generation|tool_search)/;
@@ -50,7 +53,7 @@ const tool = kind.transform((given, { issues }): Given | null => {
   return z.NEVER;
 });
 
-export const responseTools = list(tool, { max: 512 });
+export const responseTools = list(tool, { max: MOST });
 
 /** What a call of a function is to the client. */
 export interface CalledTool {
@@ -75,11 +78,12 @@ export const nameWithin = (space: string | null | undefined, name: string): stri
 /** The arguments of what is called with a text. */
 const TEXT = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] };
 
-/** @throws ApiError 400 where different tools would have one name */
+/** @throws ApiError 400 where different tools would have one name, or there are too many */
 export function offeredTools(given: readonly (Given | null)[]): OfferedTools {
   const offered = { functions: [] as FunctionTool[], fields: [] as string[], strict: [] as boolean[] };
   const called = new Map<string, CalledTool>();
   const add = (one: Callable, field: string, space: string | undefined): void => {
+    if (offered.functions.length === MOST) throw badField(field, `expected at most ${MOST} tools`);
     const { type, name } = one;
     const full = nameWithin(space, name);
     const other = called.get(full);
