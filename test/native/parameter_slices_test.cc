@@ -20,8 +20,7 @@ using namespace troupe::test;
 namespace {
 
 // The slices of all ranks that share these matrices, and `count` ranks that share each flat buffer.
-std::vector<ParameterStore> stores(const std::string& variant, int64_t tp, int64_t count,
-                                   bool muon = false) {
+std::vector<ParameterStore> stores(const std::string& variant, int64_t tp, int64_t count, bool muon = false) {
   std::vector<ParameterStore> all;
   for (int64_t tp_rank = 0; tp_rank < tp; ++tp_rank) {
     for (int64_t rank = 0; rank < count; ++rank) {
@@ -88,8 +87,8 @@ TEST(what_is_assigned_of_second_moments_is_where_the_slice_has_it) {
     double value = 0;
     int64_t refused = 0;
     for (const Parameter& parameter : ranks[0].all()) {
-      const at::Tensor values = at::full(parameter.placement.shape, ++value).view(
-          {parameter.placement.shape[0], parameter.placement.width()});
+      const at::Tensor values = at::full(parameter.placement.shape, ++value)
+                                    .view({parameter.placement.shape[0], parameter.placement.width()});
       at::Tensor whole;
       for (ParameterStore& store : ranks) {
         const Parameter& own = store.at(parameter.info.name);
