@@ -10,6 +10,7 @@
 #include "model/vision_merger.h"
 #include "ranks.h"
 #include "small_model.h"
+#include "small_tower.h"
 #include "ulysses/sequence_group.h"
 
 using namespace troupe;
@@ -23,20 +24,7 @@ ModelConfig model() {
   ModelConfig c = small("qwen3");
   c.max_positions = 256;
   give_windows(c, {0, 0, 0});
-  c.vision = VisionConfig{.num_layers = 2,
-                          .hidden_size = 16,
-                          .num_heads = 2,
-                          .intermediate_size = 24,
-                          .patch_size = 2,
-                          .temporal_patch_size = 2,
-                          .merge_size = 2,
-                          .position_side = 4,
-                          .rope_inv_freq = {1, 0.1},
-                          .deepstack_layers = {0, 1},
-                          .pixel_mean = {0.5, 0.5, 0.5},
-                          .pixel_std = {0.5, 0.5, 0.5},
-                          .image_token = kImageToken,
-                          .rope_axes = {0, 1, 2, 0}};
+  c.vision = small_tower(kImageToken);
   return c;
 }
 

@@ -5,6 +5,7 @@
 #include "check.h"
 #include "model/image_patches.h"
 #include "rollout_answers.h"
+#include "small_tower.h"
 
 // Prompts with images, which a rollout computes in chunks, gives up and finds.
 
@@ -18,20 +19,7 @@ constexpr int64_t kImageToken = kVocabulary - 1, kSide = 32, kImageTokens = 64;
 ModelConfig model_with_images() {
   ModelConfig c = long_model("qwen3");
   c.max_positions = 400;
-  c.vision = VisionConfig{.num_layers = 2,
-                          .hidden_size = 16,
-                          .num_heads = 2,
-                          .intermediate_size = 24,
-                          .patch_size = 2,
-                          .temporal_patch_size = 2,
-                          .merge_size = 2,
-                          .position_side = 4,
-                          .rope_inv_freq = {1, 0.1},
-                          .deepstack_layers = {0, 1},
-                          .pixel_mean = {0.5, 0.5, 0.5},
-                          .pixel_std = {0.5, 0.5, 0.5},
-                          .image_token = kImageToken,
-                          .rope_axes = {0, 1, 2, 0}};
+  c.vision = small_tower(kImageToken);
   return c;
 }
 

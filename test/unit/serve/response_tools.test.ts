@@ -78,7 +78,7 @@ test('of tools that are not there those that clients always offer are left out',
 });
 
 test.each([
-  [[plain, { type: 'local_shell' }], 'tools.1.type', /expected "function", "custom" or "namespace"/],
+  [[plain, { type: 'local_shell' }], 'tools.1.type', /expected one of function, custom, namespace/],
   [[{ type: 'toString' }], 'tools.0.type', /has no tools of its own/],
   [[{ ...agents, tools: [plain, { ...plain, name: '' }] }], 'tools.0.tools.1.name', /letters, digits/],
   [[{ ...plain, parameters: [] }], 'tools.0.parameters', /expected an object/],

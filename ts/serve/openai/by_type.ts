@@ -1,17 +1,22 @@
 // Objects of a body whose type says what else is in them.
 import { z } from 'zod';
 
-/** One of `kinds`, or what `usual` reads where no type is given; of the kind that was meant the first issue is told. */
-export function byType<T>(kinds: Readonly<Record<string, z.ZodType<T>>>, usual: z.ZodType<T>) {
-  const names = Object.keys(kinds);
-  const type = z.string().refine((name) => names.includes(name), {
-    error: ({ input }) => `expected one of ${names.join(', ')}, got ${JSON.stringify(input).slice(0, 100)}`,
-  });
-  return z.looseObject({ type: type.optional() }).transform((given, { issues }): T => {
-    const schema = given.type === undefined ? usual : (kinds[given.type] as z.ZodType<T>);
+/**
+ * Read as `schemaOf` its type says, so that what is wrong is told of the kind that was meant; null: there is none, which `expected`
+ * tells.
+ */
+export function byType<T>(
+  schemaOf: (type: string | undefined) => z.ZodType<T> | null,
+  expected: (type: string | undefined) => string,
+) {
+  return z.looseObject({ type: z.string().optional() }).transform((given, { issues }): T => {
+    const schema = schemaOf(given.type);
+    const refuse = (issue: object): never => {
+      issues.push({ ...issue, input: given } as z.core.$ZodRawIssue);
+      return z.NEVER;
+    };
+    if (schema === null) return refuse({ code: 'custom', path: ['type'], message: expected(given.type) });
     const { success, data, error } = schema.safeParse(given);
-    if (success) return data;
-    issues.push({ ...error.issues[0], input: given } as z.core.$ZodRawIssue);
-    return z.NEVER;
+    return success ? data : refuse(error.issues[0] as object);
   });
 }

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { badField } from '../call/api_error';
 import { defined } from '../call/defined';
 import type { FunctionTool } from '../tools/families';
+import { byType } from './by_type';
 import { anyObject } from './fields';
 import { list } from './lists';
 
@@ -33,25 +34,20 @@ const namespace = z.looseObject({
 });
 /** What OpenAI's servers do by themselves, and clients offer with every request: no model here is told of it. */
 const LEFT_OUT = /^(web_search|image_generation|tool_search)/;
-const kind = z.looseObject({
-  type: z.string().refine((type) => Object.hasOwn(KINDS, type) || LEFT_OUT.test(type), {
-    error: 'expected "function", "custom" or "namespace": this server has no tools of its own',
-  }),
-});
-
-const KINDS = { function: functionTool, custom: customTool, namespace } as const;
+const leftOut = z.unknown().transform(() => null);
 type Callable = z.infer<typeof callable>;
 type Given = Callable | z.infer<typeof namespace>;
 
-/** Read as its type says, so that what is wrong is said of that one; null: left out. */
-const tool = kind.transform((given, { issues }): Given | null => {
-  if (!Object.hasOwn(KINDS, given.type)) return null;
-  const schema = KINDS[given.type as keyof typeof KINDS];
-  const { data, error } = schema.safeParse(given);
-  if (data !== undefined) return data as Given;
-  issues.push({ ...error.issues[0], input: given } as z.core.$ZodRawIssue);
-  return z.NEVER;
-});
+const KINDS: ReadonlyMap<string | undefined, z.ZodType<Given>> = new Map<string, z.ZodType<Given>>([
+  ['function', functionTool],
+  ['custom', customTool],
+  ['namespace', namespace],
+]);
+/** null: left out. */
+const tool = byType<Given | null>(
+  (type = '') => KINDS.get(type) ?? (LEFT_OUT.test(type) ? leftOut : null),
+  () => `expected one of ${[...KINDS.keys()].join(', ')}: this server has no tools of its own`,
+);
 
 export const responseTools = list(tool, { max: MOST });
 

@@ -55,16 +55,17 @@ type Item =
   | z.infer<typeof customCall>
   | z.infer<typeof callOutput>
   | z.infer<typeof reasoning>;
+const ITEMS: ReadonlyMap<string | undefined, z.ZodType<Item>> = new Map<string, z.ZodType<Item>>([
+  ['message', message],
+  ['function_call', call],
+  ['custom_tool_call', customCall],
+  ['function_call_output', callOutput],
+  ['custom_tool_call_output', callOutput],
+  ['reasoning', reasoning],
+]);
 const item = byType<Item>(
-  {
-    message,
-    function_call: call,
-    custom_tool_call: customCall,
-    function_call_output: callOutput,
-    custom_tool_call_output: callOutput,
-    reasoning,
-  },
-  message,
+  (type = 'message') => ITEMS.get(type) ?? null,
+  (type) => `expected one of ${[...ITEMS.keys()].join(', ')}, got ${JSON.stringify(type).slice(0, 100)}`,
 );
 
 /** Fields that are not named here are the business of OpenAI's own servers. */
